@@ -1,0 +1,101 @@
+package ports
+
+import "github.com/spanpool/spanpool/domain"
+
+// InstallFailure is why an object that should have become local did not.
+type InstallFailure uint8
+
+// The reasons.
+const (
+	InstallSlotRefused   InstallFailure = iota // no pages for a slot
+	InstallCommitRefused                       // cleared meanwhile, or another writer was first
+	InstallArenaFailed                         // the copy from the arena failed
+	InstallQueueFull                           // the pull's queue was full
+	InstallPeerFailed                          // the peer failed or has it no more
+	InstallLease                               // the lease was over before the bytes came
+	NumInstallFailures
+)
+
+var installFailureNames = [NumInstallFailures]string{"slot_refused", "commit_refused", "arena_failed", "queue_full", "peer_failed", "lease"}
+
+func (f InstallFailure) String() string { return installFailureNames[f] }
+
+// Downgrade is why a key took a lesser route than it could have, or an attempt was repeated.
+type Downgrade uint8
+
+// The reasons.
+const (
+	DowngradeNoSlot         Downgrade = iota // the medium had no pages for a filling slot: next route
+	DowngradeOtherVersion                    // the filling slot is of another version: next route
+	DowngradeArenaOff                        // the arena is switched off: no space
+	DowngradeTooLarge                        // a span larger than the arena
+	DowngradeLate                            // bytes came after their lease: fetched again
+	DowngradeNextHolder                      // a peer failed: next holder
+	DowngradeReset                           // a link was reset: read again on a new one
+	DowngradeVersionSwitch                   // the version is gone: from nothing on another one
+	DowngradeHoldRefused                     // exists found it, but the holds are full
+	DowngradeTransport                       // a transport was refused at hello: next one
+	DowngradeBreakerOpen                     // a peer was left out since it failed a moment ago
+	DowngradeArenaTimeout                    // no slice within the bound
+	DowngradeHugePages                       // huge pages were asked for and not to be had
+	DowngradeAnnounceDropped                 // the directory was not told
+	NumDowngrades
+)
+
+var downgradeNames = [NumDowngrades]string{"no_slot", "other_version", "arena_off", "too_large", "late", "next_holder", "reset", "version_switch",
+	"hold_refused", "transport", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped"}
+
+func (d Downgrade) String() string { return downgradeNames[d] }
+
+// Stats is a copy of what a node counts since its start; gauges say so.
+type Stats struct {
+	GetKeys    [NumStatuses]uint64 // keys of gets by status
+	PutKeys    [NumStatuses]uint64
+	GetSources [NumSources]uint64 // hits by source
+	GetCalls   uint64
+	PutCalls   uint64
+
+	Wire            [NumPurposes]uint64 // bytes, counted in the transports
+	DuplicateBytes  uint64              // landed on an extent that was held already, or thrown away
+	CallerBytes     uint64              // copied into callers' memory
+	UnverifiedBytes uint64
+
+	InstalledObjects [domain.LocalByExtents + 1]uint64 // by the way in which they became local
+	InstalledBytes   [domain.LocalByExtents + 1]uint64
+	PutBytes         uint64 // committed here by puts
+	InstallFailures  [NumInstallFailures]uint64
+	Downgrades       [NumDowngrades]uint64
+
+	FlightsJoined uint64
+
+	PullQueued  uint64 // accepted into the queue; = done + failed + waiting
+	PullDone    uint64
+	PullFailed  uint64
+	PullDropped uint64 // the queue was full
+	PullDeduped uint64 // asked for while queued or under way, or local by the time it was run
+	PullWaiting uint64 // gauge: queued or under way
+
+	LeasesRenewed uint64
+	LeasesStale   uint64
+
+	ArenaWaits     [2]uint64 // get, put: requests that had to wait
+	ArenaUsed      [2]uint64 // gauge
+	ArenaWaiting   [2]uint64 // gauge
+	ArenaRounds    [2]uint64
+	Revokes        uint64
+	RevokesPending uint64 // gauge: pages that stay out until their writer is fenced
+
+	Sessions uint64 // gauge
+	Calls    uint64 // gauge: in progress, abandoned ones that are being drained included
+	Table    domain.TableStats
+	Peers    []PeerStats
+}
+
+// PeerStats is what a node knows of a peer.
+type PeerStats struct {
+	Peer      Peer
+	Transport TransportKind // empty: no link
+	Refused   []Refusal     // why the transports before it were not taken
+	Down      bool          // the breaker is open
+	Wire      [NumPurposes]uint64
+}
