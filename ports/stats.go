@@ -25,20 +25,20 @@ type Downgrade uint8
 
 // The reasons.
 const (
-	DowngradeNoSlot         Downgrade = iota // the medium had no pages for a filling slot: next route
-	DowngradeOtherVersion                    // the filling slot is of another version: next route
-	DowngradeArenaOff                        // the arena is switched off: no space
-	DowngradeTooLarge                        // a span larger than the arena
-	DowngradeLate                            // bytes came after their lease: fetched again
-	DowngradeNextHolder                      // a peer failed: next holder
-	DowngradeReset                           // a link was reset: read again on a new one
-	DowngradeVersionSwitch                   // the version is gone: from nothing on another one
-	DowngradeHoldRefused                     // exists found it, but the holds are full
-	DowngradeTransport                       // a transport was refused at hello: next one
-	DowngradeBreakerOpen                     // a peer was left out since it failed a moment ago
-	DowngradeArenaTimeout                    // no slice within the bound
-	DowngradeHugePages                       // huge pages were asked for and not to be had
-	DowngradeAnnounceDropped                 // the directory was not told
+	DowngradeNoSlot          Downgrade = iota // the medium had no pages for a filling slot: next route
+	DowngradeOtherVersion                     // the filling slot is of another version: next route
+	DowngradeArenaOff                         // the arena is switched off: no space
+	DowngradeTooLarge                         // a span larger than the arena
+	DowngradeLate                             // bytes came after their lease: fetched again
+	DowngradeNextHolder                       // a peer failed: next holder
+	DowngradeReset                            // a link was reset: read again on a new one
+	DowngradeVersionSwitch                    // the version is gone: from nothing on another one
+	DowngradeHoldRefused                      // exists found it, but the holds are full
+	DowngradeTransport                        // a transport was refused at hello: next one
+	DowngradeBreakerOpen                      // a peer was left out since it failed a moment ago
+	DowngradeArenaTimeout                     // no slice within the bound
+	DowngradeHugePages                        // huge pages were asked for and not to be had
+	DowngradeAnnounceDropped                  // the directory was not told
 	NumDowngrades
 )
 
