@@ -31,7 +31,12 @@ type SlotWish struct {
 }
 
 // WantsSlot says whether a fetch should look for a filling slot, and whether it may make one (design.md section 5).
-func WantsSlot(w SlotWish) (use, create bool) { panic("todo") }
+func WantsSlot(w SlotWish) (use, create bool) {
+	if !CanInstallLocally(w.HasMedium, w.Mode) || w.Mode == LocalityPullOnly && !w.Tiles {
+		return false, false
+	}
+	return true, w.MayInstall
+}
 
 // RouteChoice is what DecideRoute decides on, after the allocation.
 type RouteChoice struct {
@@ -41,18 +46,28 @@ type RouteChoice struct {
 }
 
 // DecideRoute picks slot, then direct, then arena, then none. A refused slot falls to the next row at once.
-func DecideRoute(c RouteChoice) Route { panic("todo") }
+func DecideRoute(c RouteChoice) Route {
+	switch {
+	case c.HasSlot:
+		return RouteSlot
+	case c.Registered:
+		return RouteDirect
+	case c.ArenaCapacity > 0:
+		return RouteArena
+	}
+	return RouteNone
+}
 
 // Locality is how a fetched key becomes local: exactly one way per fetched key.
 type Locality uint8
 
 // The ways.
 const (
-	LocalNot         Locality = iota // not at all
-	LocalBySlot                      // its slot is complete: commit, free
-	LocalFromArena                   // the slice is the object: copy, commit, free
-	LocalByPull                      // the pull fetches what is missing (readers may overtake it)
-	LocalByExtents                   // readers may complete the slot; no pull admitted
+	LocalNot       Locality = iota // not at all
+	LocalBySlot                    // its slot is complete: commit, free
+	LocalFromArena                 // the slice is the object: copy, commit, free
+	LocalByPull                    // the pull fetches what is missing (readers may overtake it)
+	LocalByExtents                 // readers may complete the slot; no pull admitted
 )
 
 // LocalityCase is what DecideLocality decides on.
@@ -64,10 +79,28 @@ type LocalityCase struct {
 }
 
 // DecideLocality is rules.md section 3 as a table.
-func DecideLocality(c LocalityCase) Locality { panic("todo") }
+func DecideLocality(c LocalityCase) Locality {
+	switch {
+	case c.Route == RouteSlot && c.Whole:
+		return LocalBySlot
+	case c.Route == RouteSlot && c.Admits:
+		return LocalByPull
+	case c.Route == RouteSlot: // the slot is there already: nobody asks again whether it may be
+		return LocalByExtents
+	case c.Route == RouteNone || !c.CanInstall:
+		return LocalNot
+	case c.Route == RouteArena && c.Whole:
+		return LocalFromArena
+	case c.Admits:
+		return LocalByPull
+	}
+	return LocalNot
+}
 
 // CanInstallLocally asks whether there is a medium to install into, and nothing else.
-func CanInstallLocally(hasMedium bool, mode LocalityMode) bool { panic("todo") }
+func CanInstallLocally(hasMedium bool, mode LocalityMode) bool {
+	return hasMedium && mode != LocalityOff
+}
 
 // Admission is the size rule of the pull.
 type Admission struct {
@@ -85,5 +118,18 @@ const (
 	AdmitNever
 )
 
+const defaultAdmitBytes = 16 << 20
+
 // LocalityPrefetchAdmits asks the switch (ranged_locality_prefetch) and the admission. Only the pull asks it.
-func LocalityPrefetchAdmits(prefetch bool, a Admission, size uint64) bool { panic("todo") }
+func LocalityPrefetchAdmits(prefetch bool, a Admission, size uint64) bool {
+	if !prefetch {
+		return false
+	}
+	switch a.Kind {
+	case AdmitAlways:
+		return true
+	case AdmitSize:
+		return size <= orElse(a.MaxBytes, defaultAdmitBytes)
+	}
+	return false
+}
