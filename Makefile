@@ -1,0 +1,24 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo test check generate bench e2e
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
+
+demo: ## two nodes in this process restore objects layer group by layer group, verified, with the bytes counted
+	go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 8 --ranks 1,2 --requests 2 --offload-ranks 0
+
+test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python makes a skipped part a failure
+	@sh scripts/test.sh
+
+check: ## the static part: format, vet, staticcheck, and that what is generated is current
+	@sh scripts/check.sh
+
+generate: ## mocks and wire
+	go generate ./...
+
+bench: ## benchmarks beside the code, then the layer-wise workload at its published size
+	go test -run '^$$' -bench . ./...
+	go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 32 --ranks 1 --requests 3 --offload-ranks 0
+
+e2e: ## the binaries, spoken to from outside
+	go test -count=1 -v ./e2e/...
