@@ -7,14 +7,14 @@ summary=$work/summary
 
 # step NAME COMMAND...
 step() {
-	name=$1
+	step_name=$1
 	shift
-	printf '\n== %s: %s\n' "$name" "$*"
-	began=$(date +%s)
+	printf '\n== %s: %s\n' "$step_name" "$*"
+	step_began=$(date +%s)
 	if "$@"; then
-		note passed "$name ($(($(date +%s) - began)) s)"
+		note passed "$step_name ($(($(date +%s) - step_began)) s)"
 	else
-		note FAILED "$name: $*"
+		note FAILED "$step_name: $*"
 		failures=$((failures + 1))
 	fi
 }
