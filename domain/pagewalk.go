@@ -48,9 +48,10 @@ func (l Layout) Check() error {
 	return nil
 }
 
-// fits is the count's part of Check. It multiplies and never divides, since every walk begins here.
+// fits is the count's part of Check. It multiplies and never divides, since every walk begins here. full < size refuses an
+// empty object along with too many pages, and size - full <= page an empty page along with too few.
 func (l Layout) fits() bool {
-	if len(l.Pages) == 0 || l.Size == 0 {
+	if len(l.Pages) == 0 {
 		return false
 	}
 	hi, full := bits.Mul64(uint64(len(l.Pages)-1), l.PageSize)

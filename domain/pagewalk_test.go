@@ -196,7 +196,7 @@ func TestLayoutCheckHoldsNearTheEndOfUint64(t *testing.T) {
 		{"one page of all", domain.Layout{Pages: pagesFrom(0, 0, 1), PageSize: math.MaxUint64, Size: math.MaxUint64}, true},
 		{"two pages of a half", domain.Layout{Pages: pagesFrom(0, 0, 2), PageSize: 1 << 63, Size: math.MaxUint64}, true},
 		{"two pages whose product wraps to 0", domain.Layout{Pages: pagesFrom(0, 0, 2), PageSize: 1 << 63, Size: 1}, false},
-		{"three pages whose first two wrap to 0", domain.Layout{Pages: pagesFrom(0, 0, 3), PageSize: 1 << 63, Size: 1}, false},
+		{"three pages whose first two wrap to 0", domain.Layout{Pages: []domain.PageRef{{}, {Buffer: 1}, {Buffer: 2}}, PageSize: 1 << 63, Size: 1}, false},
 		{"five pages of 2^62", domain.Layout{Pages: pagesFrom(0, 0, 5), PageSize: 1 << 62, Size: math.MaxUint64}, false},
 		{"four pages of 2^62", domain.Layout{Pages: []domain.PageRef{{}, {Buffer: 1}, {Buffer: 2}, {Buffer: 3}}, PageSize: 1 << 62, Size: math.MaxUint64}, true},
 		{"a size that is one page too long", domain.Layout{Pages: pagesFrom(0, 0, 1), PageSize: math.MaxUint64 - 1, Size: math.MaxUint64}, false},

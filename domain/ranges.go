@@ -104,7 +104,7 @@ func checkDisjoint(order []uint32, ranges []Range) error {
 
 // joinRanges appends the maximal runs of the ranges that order[base:] names in object order.
 func joinRanges(order []uint32, base int, ranges []Range, spans []Span) []Span {
-	span := Span{First: uint32(base)}
+	var span Span
 	for i := base; i < len(order); i++ {
 		r := &ranges[order[i]]
 		if span.Count > 0 && r.Off == span.End() {

@@ -119,6 +119,7 @@ func TestTilesIsOneSpanOfTheWholeObject(t *testing.T) {
 		{"without the first byte", rangesOf(1, 24), 25, false},
 		{"without the last byte", rangesOf(0, 24), 25, false},
 		{"past the end", rangesOf(0, 26), 25, false},
+		{"as long as the object, but not from its first byte on", rangesOf(1, 25), 25, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, spans, err := domain.AppendSpans(c.ranges, nil, nil)
