@@ -27,8 +27,9 @@ func newShapeTable() shapeTable {
 }
 
 // acquire returns the shape with these lengths and one more reference. Precondition: lens is not empty.
-func (x *shapeTable) acquire(lens []uint64) uint32 {
-	hash := x.hash(lens)
+func (x *shapeTable) acquire(lens []uint64) uint32 { return x.acquireAs(x.hash(lens), lens) }
+
+func (x *shapeTable) acquireAs(hash uint64, lens []uint64) uint32 {
 	for n := x.byHash[hash]; n != 0; n = x.all[n-1].next {
 		if s := &x.all[n-1]; slices.Equal(s.lens, lens) {
 			s.refs++
@@ -67,19 +68,24 @@ func (x *shapeTable) release(n uint32) {
 	if s.refs--; s.refs > 0 {
 		return
 	}
-	if first := x.byHash[s.hash]; first != n {
-		for first != n {
-			p := &x.all[first-1]
-			if first = p.next; first == n {
-				p.next = s.next
-			}
-		}
-	} else if s.next != 0 {
-		x.byHash[s.hash] = s.next
-	} else {
-		delete(x.byHash, s.hash)
-	}
+	x.unchain(n)
 	x.free = append(x.free, n)
+}
+
+// unchain takes shape n from the shapes of its hash.
+func (x *shapeTable) unchain(n uint32) {
+	s := &x.all[n-1]
+	first := x.byHash[s.hash]
+	if first == n && s.next == 0 {
+		delete(x.byHash, s.hash)
+		return
+	}
+	link := &first
+	for *link != n {
+		link = &x.all[*link-1].next
+	}
+	*link = s.next
+	x.byHash[s.hash] = first
 }
 
 func (x *shapeTable) lens(n uint32) []uint64 {
