@@ -28,7 +28,9 @@ gotest() {
 		grep -vE '^(=== |[[:space:]]*--- PASS|PASS$|ok|[?])|\[rapid\] OK' "$log"
 		return 1
 	fi
-	awk '/^ *--- SKIP/ { t = $3; sub(/^ *[^ ]*_test.go:[0-9]+: /, "", last); print t ": " last } { last = $0 }' "$log" | sort -u >"$work/skipped"
+	awk '/^=== (RUN|CONT|NAME)/ { t = $3 }
+		/^ +[^ ]+[.]go:[0-9]+: / { w = $0; sub(/^ +[^ ]+[.]go:[0-9]+: /, "", w); why[t] = w }
+		/^ *--- SKIP/ { print $3 ": " why[$3] }' "$log" | sort -u >"$work/skipped"
 	while read -r line; do note 'not run' "$line"; done <"$work/skipped"
 }
 
