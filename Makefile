@@ -14,7 +14,8 @@ check: ## the static part: format, vet, staticcheck, and that what is generated 
 	@sh scripts/check.sh
 
 generate: ## mocks and wire
-	go generate ./...
+	go generate ./ports
+	go tool wire ./inject
 
 bench: ## benchmarks beside the code, then the layer-wise workload at its published size
 	go test -run '^$$' -bench . ./...

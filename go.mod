@@ -7,7 +7,7 @@ require (
 	github.com/google/wire v0.7.0
 	github.com/spf13/cobra v1.10.2
 	github.com/stretchr/testify v1.12.1
-	go.uber.org/fx v1.24.0
+	go.uber.org/fx v1.24.0 // indirect
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.50.0
 	pgregory.net/rapid v1.3.0

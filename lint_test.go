@@ -12,7 +12,10 @@ import (
 // sleeps are the files that may call time.Sleep, each with its reason. A test that sleeps to let another goroutine get somewhere
 // passes on a quiet machine and proves nothing on a busy one: wait for the thing itself, or run in a synctest bubble, where
 // sleeping is virtual (calls inside of the function that is passed to synctest.Test or rapid.SyncTest are left out).
-var sleeps = map[string]string{}
+var sleeps = map[string]string{
+	"adapters/inproc/pacer_other.go": "the modelled link's pace, where there is no clock_nanosleep",
+	"bench/compute_other.go":         "the modelled compute, where there is no clock_nanosleep",
+}
 
 func TestNothingWaitsBySleeping(t *testing.T) {
 	unused := map[string]bool{}

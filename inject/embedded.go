@@ -1,0 +1,151 @@
+// Package inject composes nodes: one injector per composition, written by wire from the providers here. It joins app and the
+// adapters, which do not know each other; only cmd, bench and examples import it. What it makes is plain constructor calls, with
+// no container at run time.
+package inject
+
+import (
+	"errors"
+	"math"
+
+	"github.com/spanpool/spanpool/adapters/boottime"
+	"github.com/spanpool/spanpool/adapters/dram"
+	"github.com/spanpool/spanpool/adapters/inproc"
+	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// Off, as a size, leaves that memory out: a node without a pool of its own, or without the route that needs the arena.
+const Off uint64 = math.MaxUint64
+
+const (
+	defaultBytes    = 256 << 20 // of the medium and of each arena
+	defaultPageSize = 64 << 10
+)
+
+// Config is what Embedded builds from. The zero value of every field but Node.ID is its default.
+type Config struct {
+	Node          app.Config
+	MediumBytes   uint64 // a multiple of PageSize; default 256 MiB, or a little less where the page size asks for it
+	PageSize      uint64 // default 64 KiB; engines often set it to the size of their KV page
+	GetArenaBytes uint64 // default 256 MiB; without peers, which alone need arenas, none
+	PutArenaBytes uint64 // likewise
+	HugePages     bool   // for the medium; where they are not to be had it lies on ordinary ones
+
+	// Endpoint is the node's place in a network of this process: that of Node.ID, in a network whose clock is boottime's.
+	// Embedded starts and stops it. nil: the node has no peers.
+	Endpoint *inproc.Endpoint
+}
+
+// settings is a Config without a field that stands for its default.
+type settings Config
+
+func settle(c Config) settings {
+	def := func(n *uint64, v uint64) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	def(&c.PageSize, defaultPageSize)
+	def(&c.MediumBytes, max(defaultBytes-defaultBytes%c.PageSize, c.PageSize))
+	arena := uint64(defaultBytes)
+	if c.Endpoint == nil {
+		arena = Off
+	}
+	def(&c.GetArenaBytes, arena)
+	def(&c.PutArenaBytes, arena)
+	return settings(c)
+}
+
+// placeOf is the node's place among its peers: the configured one, or one in a network of its own.
+func placeOf(c settings, clock boottime.Clock) (*inproc.Endpoint, func()) {
+	if c.Endpoint != nil {
+		return c.Endpoint, func() {}
+	}
+	alone := inproc.NewNetwork(inproc.Options{Clock: clock})
+	return alone.Endpoint(c.Node.ID), func() { _ = alone.Close() }
+}
+
+// memory is what a node touches. A part that is off is nil.
+type memory struct {
+	medium, get, put ports.Medium
+	inUse            bool // a transport did not let go of it: it stays mapped, since late bytes would land in another mapping
+}
+
+// openMemory maps all that the configuration names, or nothing.
+func openMemory(c settings) (*memory, func(), error) {
+	m := &memory{}
+	for _, part := range []struct {
+		into *ports.Medium
+		as   dram.Config
+	}{
+		{&m.medium, dram.Config{Bytes: c.MediumBytes, PageSize: c.PageSize, HugePages: c.HugePages}},
+		{&m.get, dram.Config{Bytes: c.GetArenaBytes, PageSize: c.GetArenaBytes}},
+		{&m.put, dram.Config{Bytes: c.PutArenaBytes, PageSize: c.PutArenaBytes}},
+	} {
+		if part.as.Bytes == Off {
+			continue
+		}
+		d, err := dram.Open(part.as)
+		if err != nil {
+			return nil, nil, errors.Join(err, m.close())
+		}
+		*part.into = d
+	}
+	return m, func() { _ = m.close() }, nil
+}
+
+func (m *memory) close() error {
+	if m.inUse {
+		return nil
+	}
+	var parts []ports.Medium
+	for _, d := range []ports.Medium{m.medium, m.get, m.put} {
+		if d != nil {
+			parts = append(parts, d)
+		}
+	}
+	return closeAll(parts)
+}
+
+func closeAll[T interface{ Close() error }](parts []T) error {
+	var errs []error
+	for _, p := range parts {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func newPorts(clock boottime.Clock, copier dram.Copier, m *memory, e *inproc.Endpoint) app.Ports {
+	return app.Ports{
+		Clock:      clock,
+		Medium:     m.medium,
+		GetArena:   m.get,
+		PutArena:   m.put,
+		Copier:     copier,
+		Transports: []ports.Transport{e.Transport()},
+		Resolver:   e.Resolver(),
+		Writer:     e.Writer(),
+		Directory:  e.Directory(),
+	}
+}
+
+// startNode opens the node to its peers. The function it returns ends what it began, from the outside in: no peer's call comes
+// in any more, the node's own have ended, the transport is quiet. Then the memory may go.
+func startNode(c app.Config, p app.Ports, m *memory, e *inproc.Endpoint) (*app.Node, func(), error) {
+	letGo := func() { m.inUse = closeAll(p.Transports) != nil }
+	n, err := app.New(c, p)
+	if err != nil {
+		letGo()
+		return nil, nil, err
+	}
+	stop := func() {
+		e.Stop()
+		_ = n.Close()
+		letGo()
+	}
+	if err := e.Start(n.Self(), n.PeerServer()); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return n, stop, nil
+}
