@@ -54,7 +54,8 @@ type op struct {
 	why   ports.Purpose
 	until domain.Instant // zero: no deadline
 	segs  []ports.Segment
-	done  uint64 // bytes of segs[0] that are copied
+	at    int    // segs before it are copied
+	done  uint64 // bytes of segs[at] that are copied
 	left  uint64 // bytes of all segs that are not copied
 	due   domain.Instant
 	grant *grant
@@ -119,7 +120,7 @@ func (p *pair) admitLocked(l *Link, b *ports.Batch, i int, q *ports.Completions,
 	}
 	o := p.newOpLocked()
 	o.link, o.q, o.tag, o.dir, o.why, o.until = l, q, in.Tag, in.Dir, in.Purpose, in.Deadline
-	o.segs, o.done, o.left, o.grant = segs, 0, bytes, g
+	o.segs, o.at, o.done, o.left, o.grant = segs, 0, 0, bytes, g
 	l.live++
 	if o.until != 0 && (p.mu.deadline == 0 || o.until < p.mu.deadline) {
 		p.mu.deadline = o.until
@@ -424,7 +425,7 @@ func (o *op) copy(n uint64) error {
 	}
 	exposed := o.link.theirs.mu.exposed
 	for n > 0 {
-		s := &o.segs[0]
+		s := &o.segs[o.at]
 		k := min(n, s.Len-o.done)
 		local := s.Local.(ports.HostRegion).Bytes()[s.LocalOff+o.done:][:k]
 		remote := exposed[s.Remote].Bytes()[s.RemoteOff+o.done:][:k]
@@ -436,7 +437,7 @@ func (o *op) copy(n uint64) error {
 		n -= k
 		o.done += k
 		if o.done == s.Len {
-			o.segs, o.done = o.segs[1:], 0
+			o.at, o.done = o.at+1, 0
 		}
 	}
 	return nil
