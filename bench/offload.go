@@ -1,0 +1,233 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
+)
+
+// offload is the ranks that put whole pages with fresh keys all the while. A put holds a turn; whoever takes all turns has
+// them paused. A rank generates content without a turn.
+type offload struct {
+	row    *restoreRow
+	ranks  []*offloadRank
+	turns  chan struct{} // capacity: one a rank
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	stored atomic.Uint64 // bytes that puts committed
+}
+
+// offloadRank is used by its goroutine, and read once that has ended.
+type offloadRank struct {
+	id       int
+	keys     [][]string // by pool, oldest first: at most two sets
+	bytes    uint64     // put within windows
+	duration time.Duration
+}
+
+// storedKey is an object that offload put and did not remove.
+type storedKey struct {
+	name string
+	pool int
+}
+
+// offloadChunk is how many pages of a pool one put names.
+func offloadChunk(w *Walk, pool, rangesPerCall int) int {
+	return max(1, min(w.Pages, rangesPerCall/len(w.Shape.Pools[pool].Layers), domain.MaxCallKeys))
+}
+
+// offloadSource is the memory that one rank puts from.
+func offloadSource(w *Walk, rangesPerCall int) uint64 {
+	var most uint64
+	for i, p := range w.Shape.Pools {
+		most = max(most, times(p.ObjectBytes(), uint64(offloadChunk(w, i, rangesPerCall))))
+	}
+	return most
+}
+
+// startOffload starts the ranks. stop must be called. Stopping ends waits and generating; a call that is under way goes on to
+// its end, so that what is kept is known.
+func startOffload(ctx context.Context, row *restoreRow) *offload {
+	o := &offload{row: row, turns: make(chan struct{}, row.offloads)}
+	going, cancel := context.WithCancel(ctx)
+	o.cancel = cancel
+	for id := range row.offloads {
+		k := &offloadRank{id: id, keys: make([][]string, len(row.walk.Shape.Pools))}
+		o.ranks = append(o.ranks, k)
+		o.wg.Go(func() { o.run(ctx, going, k) })
+	}
+	return o
+}
+
+// stop ends the ranks and waits for them; twice is allowed.
+func (o *offload) stop() {
+	o.cancel()
+	o.wg.Wait()
+}
+
+// pause waits until no put is under way and lets none begin before the answer is called.
+func (o *offload) pause() (resume func()) {
+	for range o.ranks {
+		o.turns <- struct{}{}
+	}
+	return func() {
+		for range o.ranks {
+			<-o.turns
+		}
+	}
+}
+
+// storedAtReader is what puts committed at the reader. Precondition: paused.
+func (o *offload) storedAtReader() uint64 {
+	if o.row.putsHere {
+		return o.stored.Load()
+	}
+	return 0
+}
+
+// rate is the sum of the ranks' rates within windows. Precondition: stopped.
+func (o *offload) rate() float64 {
+	var sum float64
+	for _, k := range o.ranks {
+		sum += gibPerSecond(k.bytes, k.duration)
+	}
+	return sum
+}
+
+// kept is what the ranks left behind. Precondition: stopped.
+func (o *offload) kept() []storedKey {
+	var all []storedKey
+	for _, k := range o.ranks {
+		for pool, names := range k.keys {
+			for _, n := range names {
+				all = append(all, storedKey{n, pool})
+			}
+		}
+	}
+	return all
+}
+
+func (o *offload) run(ctx, going context.Context, k *offloadRank) {
+	src, err := openBuffer(offloadSource(o.row.walk, o.row.o.RangesPerCall))
+	if err != nil {
+		o.row.failures.put("offload rank %d: %v", k.id, err)
+		return
+	}
+	defer func() { _ = src.close() }() // unmapping what this goroutine mapped cannot fail
+	for n := uint64(0); ; n++ {
+		for pool := range o.row.walk.Shape.Pools {
+			chunk := offloadChunk(o.row.walk, pool, o.row.o.RangesPerCall)
+			for first := 0; first < o.row.walk.Pages; first += chunk {
+				put := o.newPut(k, src, n, pool, first, min(chunk, o.row.walk.Pages-first))
+				if !o.step(ctx, going, k, put) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// offloadPut is one call of an offload rank.
+type offloadPut struct {
+	pool  int
+	src   *buffer
+	batch ports.PutBatch
+	out   []ports.Result
+}
+
+// newPut names the pages [first, first+pages) of a pool under keys that are used nowhere else; an engine hands over a range
+// for each layer.
+func (o *offload) newPut(k *offloadRank, src *buffer, n uint64, pool, first, pages int) *offloadPut {
+	shape := o.row.walk.Shape.Pools[pool]
+	put := &offloadPut{pool: pool, src: src, out: make([]ports.Result, pages)}
+	put.batch = ports.PutBatch{Namespace: namespace, Regions: []ports.Memory{{Region: src.region()}}}
+	if !o.row.putsHere {
+		put.batch.To = o.row.owner().ID
+	}
+	for page := range pages {
+		base := uint64(page) * shape.ObjectBytes()
+		for l := range shape.Layers {
+			off := uint64(l) * shape.LayerBytes
+			put.batch.Ranges = append(put.batch.Ranges, domain.Range{Off: off, Len: shape.LayerBytes, RegionOff: base + off})
+		}
+		put.batch.Keys = append(put.batch.Keys, o.row.sets.offloadName(k.id, n, pool, first+page))
+		put.batch.Sizes = append(put.batch.Sizes, shape.ObjectBytes())
+		put.batch.End = append(put.batch.End, uint32(len(put.batch.Ranges)))
+	}
+	return put
+}
+
+// step removes what is too old, generates, and puts. It reports whether to go on.
+func (o *offload) step(ctx, going context.Context, k *offloadRank, put *offloadPut) bool {
+	if err := o.generate(going, put); err != nil {
+		return false // stopped
+	}
+	select {
+	case o.turns <- struct{}{}:
+	case <-going.Done():
+		return false
+	}
+	defer func() { <-o.turns }()
+	o.makeRoom(ctx, k, put)
+	o.put(ctx, k, put)
+	return going.Err() == nil
+}
+
+func (o *offload) generate(ctx context.Context, put *offloadPut) error {
+	size := put.batch.Sizes[0]
+	for i, name := range put.batch.Keys {
+		at := uint64(i) * size
+		err := o.row.limiter.Do(ctx, func() { content.Fill(put.src.b[at:at+size], contentKey(name), 0) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeRoom removes the oldest keys, so that with the new ones there are at most two sets.
+func (o *offload) makeRoom(ctx context.Context, k *offloadRank, put *offloadPut) {
+	n := len(k.keys[put.pool]) + len(put.batch.Keys) - 2*o.row.walk.Pages
+	if n <= 0 {
+		return
+	}
+	old := k.keys[put.pool][:n]
+	k.keys[put.pool] = slices.Clone(k.keys[put.pool][n:])
+	out := make([]ports.Removal, n)
+	err := o.row.reader().Remove(ctx, namespace, old, out)
+	for i := range out {
+		if (err != nil || len(out[i].Unanswered) > 0) && ctx.Err() == nil {
+			o.row.failures.put("offload rank %d: remove of key %q: error %v, peers that did not answer: %v", k.id,
+				namespace+"/"+old[i], err, out[i].Unanswered)
+		}
+	}
+}
+
+func (o *offload) put(ctx context.Context, k *offloadRank, put *offloadPut) {
+	counted := o.row.window.Load()
+	begin := time.Now()
+	err := o.row.reader().BatchPutRanges(ctx, &put.batch, put.out)
+	took := time.Since(begin)
+	var stored uint64
+	for i, name := range put.batch.Keys {
+		if err == nil && put.out[i].Status == ports.Stored {
+			stored += put.batch.Sizes[i]
+			k.keys[put.pool] = append(k.keys[put.pool], name)
+			continue
+		}
+		if ctx.Err() == nil {
+			o.row.failures.put("offload rank %d: put of key %q: status %s, want %s, error %v", k.id, namespace+"/"+name, put.out[i].Status, ports.Stored, err)
+		}
+	}
+	o.stored.Add(stored)
+	if counted {
+		k.bytes += stored
+		k.duration += took
+	}
+}

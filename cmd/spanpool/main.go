@@ -1,0 +1,91 @@
+// Command spanpool pools KV-cache objects of LLM inference on a node and serves byte ranges of them. This file parses, runs
+// and exits, once; what the commands do is in the packages below.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/spanpool/spanpool/bench"
+)
+
+// The exit statuses: 1 for a run that failed or was not right, 2 for a command line that cannot be run.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, defaultEnvironment())
+	stop()
+	os.Exit(code)
+}
+
+// environment is what the commands take from outside of their arguments, so that tests bring their own.
+type environment struct {
+	open      bench.OpenCluster
+	maxMemory uint64 // what a run may plan with by default
+	cores     int
+	watched   bool      // a person sees standard error
+	raiseProc func(int) // sets GOMAXPROCS to at least n
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer, env environment) int {
+	root := newRoot(env)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "spanpool: %v\n", err)
+	var usage *usageError
+	var option *bench.OptionError
+	if errors.As(err, &usage) || errors.As(err, &option) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a command line that cobra refused.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func newRoot(env environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "spanpool",
+		Short:         "Pool KV-cache objects and serve byte ranges of them",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          showHelp,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return &usageError{fmt.Errorf("%s: %w", c.CommandPath(), err)}
+	})
+	root.AddCommand(newBench(env), newVersion())
+	return root
+}
+
+// noArgs refuses what is no flag and no command.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &usageError{fmt.Errorf("%s: unknown argument %q", c.CommandPath(), args[0])}
+	}
+	return nil
+}
+
+func showHelp(c *cobra.Command, _ []string) error { return c.Help() }
