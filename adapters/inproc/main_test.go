@@ -79,3 +79,36 @@ func dial(t testing.TB, from, to *porttest.TransportEnd) *Link {
 	require.NoError(t, err)
 	return l.(*Link)
 }
+
+func openPeers(o Options) func(t testing.TB, srv *porttest.FakeServer) *porttest.PeersHarness {
+	return func(t testing.TB, srv *porttest.FakeServer) *porttest.PeersHarness {
+		n := newNetwork(t, o)
+		h := &porttest.PeersHarness{
+			Asker:     startNode(t, n, "asker", 1, mute{}).Self,
+			Owner:     startNode(t, n, "owner", 2, srv).Self,
+			Stop:      func(testing.TB) { n.Endpoint("owner").Stop() },
+			Partition: func(_ testing.TB, on bool) { n.Partition("owner", "asker", on) },
+		}
+		h.Resolver, h.Writer = n.Endpoint("asker").Resolver(), n.Endpoint("asker").Writer()
+		h.Restart = func(t testing.TB) {
+			h.Stop(t)
+			h.Owner = startNode(t, n, "owner", h.Owner.Incarnation+1, srv).Self
+		}
+		return h
+	}
+}
+
+func TestPeersSuite(t *testing.T) {
+	forEachNetwork(t, func(t *testing.T, o Options) { porttest.RunPeers(t, openPeers(o)) })
+}
+
+func TestDirectorySuite(t *testing.T) {
+	porttest.RunDirectory(t, func(t testing.TB) *porttest.DirectoryHarness {
+		n := newNetwork(t, Options{})
+		h := &porttest.DirectoryHarness{Nodes: map[ports.PeerID]ports.Directory{}}
+		for _, id := range []ports.PeerID{"a", "b", "c", "d"} {
+			h.Nodes[id] = n.Endpoint(id).Directory()
+		}
+		return h
+	})
+}
