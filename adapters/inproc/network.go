@@ -73,6 +73,7 @@ func NewNetwork(o Options) *Network {
 	n.mu.pairs = make(map[pairKey]*pair)
 	if o.Link != nil {
 		n.model = *o.Link
+		n.model.Delay = max(0, n.model.Delay)
 		if o.Driver == OSThread {
 			n.pacer = newPacer(n)
 			n.wg.Go(n.pacer.run)

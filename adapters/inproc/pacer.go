@@ -58,9 +58,8 @@ func (p *pacer) alarm(due domain.Instant) <-chan time.Time {
 }
 
 func (p *pacer) run() {
-	runtime.LockOSThread() // for good: the thread ends with the goroutine, and its timer slack with it
-	restore := exactTimers()
-	defer restore()
+	runtime.LockOSThread() // for good: the thread ends with the goroutine, and what it is set to with it
+	becomePacer()
 	nap := max(minNap, p.net.model.Delay)
 	for p.net.stop.Err() == nil {
 		next, some := p.step()

@@ -6,10 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exactTimers sets the calling thread's timer slack to 1 ns. Where that is refused, sleeps are up to 50 us longer.
-func exactTimers() (restore func()) {
+// becomePacer prepares the calling thread, which is locked and ends with its goroutine. Its timers get a slack of 1 ns instead
+// of 50 us, and it goes before every other thread of its rank: it sleeps most of the time, and where two goroutines copy on two
+// processors it would come back from each sleep up to a time slice late (measured: 73 to 87 % of 16 Gbit/s without, 96 to 99 %
+// with the priority, beside two copying goroutines and other load). Both may be refused; what was reached is in LinkReport.
+func becomePacer() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) } // 0: what it was born with
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
 }
 
 // nanosleep may return early, when a signal comes.

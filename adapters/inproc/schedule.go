@@ -167,12 +167,16 @@ func (p *Pipe) endOf(start domain.Instant, n uint64) domain.Instant {
 	return p.base.Add(p.sendTime(p.sent + n))
 }
 
-// sendTime rounds up: the rate is never exceeded.
+// sendTime rounds up: the rate is never exceeded. What would take more than a century takes a century.
 func (p *Pipe) sendTime(n uint64) time.Duration {
 	hi, lo := bits.Mul64(n, 1e9)
 	lo, carry := bits.Add64(lo, p.rate-1, 0)
+	const century = 1 << 62
+	if hi+carry >= p.rate {
+		return century
+	}
 	q, _ := bits.Div64(hi+carry, lo, p.rate)
-	return time.Duration(q)
+	return time.Duration(min(q, century))
 }
 
 // admit moves what has arrived at now to its flow.
