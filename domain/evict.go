@@ -6,13 +6,12 @@ package domain
 // of them would not do. It changes nothing: the caller dooms.
 func (t *Table) PlanEviction(need uint64, state SlotState, now Instant, dst []SlotID) ([]SlotID, bool) {
 	var over uint64 // pages by which the filling slots would exceed their limit
+	most := t.pages.Total()
 	if state == SlotFilling {
-		if need > t.maxFilling {
-			return dst, false
-		}
 		over = lessOrZero(t.stats.Pages[SlotFilling]+need, t.maxFilling)
+		most = min(most, t.maxFilling)
 	}
-	if need > t.pages.Total() {
+	if need > most { // all lists would be walked to find that out
 		return dst, false
 	}
 	short := lessOrZero(need, t.pages.Free())

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"runtime/metrics"
 	"testing"
@@ -72,6 +73,32 @@ func markTime() (d time.Duration) {
 		d += time.Duration(s[i].Value.Float64() * float64(time.Second))
 	}
 	return d
+}
+
+// hasPointers reports whether a collector would look into values of the type.
+func hasPointers(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if hasPointers(t.Field(i).Type) {
+				return true
+			}
+		}
+		return false
+	case reflect.Array:
+		return hasPointers(t.Elem())
+	case reflect.Pointer, reflect.Slice, reflect.String, reflect.Map, reflect.Interface, reflect.Func, reflect.Chan,
+		reflect.UnsafePointer:
+		return true
+	}
+	return false
+}
+
+func TestSlabsHoldNoPointers(t *testing.T) {
+	for _, typ := range []reflect.Type{reflect.TypeFor[record](), reflect.TypeFor[indexEntry](), reflect.TypeFor[PageRef]()} {
+		require.False(t, hasPointers(typ), "%v", typ)
+	}
+	require.True(t, hasPointers(reflect.TypeFor[Layout]()), "the check sees a pointer")
 }
 
 func TestCommittedObjectsCostFewBytesAndLittleMarking(t *testing.T) {

@@ -87,7 +87,7 @@ func (t *Table) find(hash uint32, space Space, name string) (pos int, first Slot
 
 func (t *Table) hasKey(id SlotID, space Space, name string) bool {
 	r := t.slot(id)
-	return r.space == space && int(r.keyLen) == len(name) && string(t.keyBytes(r)) == name
+	return r.space == space && string(t.keyBytes(r)) == name
 }
 
 func (t *Table) keyBytes(r *record) []byte { return t.keys.block(r.key, int(r.keyLen)) }

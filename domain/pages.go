@@ -11,12 +11,12 @@ import (
 type Pages struct {
 	buffers     []bitmap
 	total, free uint64
-	next        int // the buffer in which the next search begins
+	next        PageRef // where the next search begins: behind the last page taken, or looked at in vain
 	scatter     bool
 }
 
 // maxRunsTried bounds the search for a contiguous run: in a medium full of holes too small it would look at every hole, under
-// the caller's lock. Arbitrary; some ten microseconds.
+// the caller's lock. The next search goes on where this one stopped. Arbitrary; some ten microseconds.
 const maxRunsTried = 1024
 
 // NewPages makes an allocator over buffers of the given page counts. With scatter no two pages of an allocation follow each
@@ -47,16 +47,28 @@ func (p *Pages) Allocate(dst []PageRef) bool {
 	return true
 }
 
-// takeContiguous takes the next run that is long enough.
+// takeContiguous takes the next run that is long enough: it looks at what follows p.next, at the other buffers, and at
+// last at what comes before p.next.
 func (p *Pages) takeContiguous(dst []PageRef) bool {
-	tries := maxRunsTried
-	for i := range p.buffers {
-		buffer := (p.next + i) % len(p.buffers)
+	start, tries := p.next, maxRunsTried
+	for i := 0; i <= len(p.buffers); i++ {
+		buffer := (start.Buffer + uint32(i)) % uint32(len(p.buffers))
 		b := &p.buffers[buffer]
-		if page, ok := b.findRun(uint64(len(dst)), &tries); ok {
-			b.take(dst, uint32(buffer), page)
-			p.next = buffer
+		from, until := uint32(0), b.pages
+		switch i {
+		case 0:
+			from = start.Page
+		case len(p.buffers):
+			until = start.Page
+		}
+		page, ok := b.findRun(from, until, uint64(len(dst)), &tries)
+		if ok {
+			p.take(dst, PageRef{buffer, page})
 			return true
+		}
+		if tries == 0 {
+			p.next = PageRef{buffer, page}
+			return false
 		}
 	}
 	return false
@@ -64,22 +76,26 @@ func (p *Pages) takeContiguous(dst []PageRef) bool {
 
 // takeAny takes free pages as they come.
 func (p *Pages) takeAny(dst []PageRef) {
-	for {
-		b := &p.buffers[p.next]
-		for len(dst) > 0 && b.free > 0 {
-			page, ok := b.nextFree(b.next)
-			if !ok {
-				page, _ = b.nextFree(0)
-			}
-			n := b.runLen(page, uint32(len(dst)))
-			b.take(dst[:n], uint32(p.next), page)
-			dst = dst[n:]
+	for len(dst) > 0 {
+		b := &p.buffers[p.next.Buffer]
+		page, ok := b.nextFree(p.next.Page)
+		if !ok {
+			p.next = PageRef{Buffer: (p.next.Buffer + 1) % uint32(len(p.buffers))}
+			continue
 		}
-		if len(dst) == 0 {
-			return
-		}
-		p.next = (p.next + 1) % len(p.buffers)
+		n := b.runLen(page, uint32(len(dst)))
+		p.take(dst[:n], PageRef{p.next.Buffer, page})
+		dst = dst[n:]
 	}
+}
+
+// take hands out the free pages from first on.
+func (p *Pages) take(dst []PageRef, first PageRef) {
+	p.buffers[first.Buffer].set(first.Page, uint32(len(dst)), false)
+	for i := range dst {
+		dst[i] = PageRef{first.Buffer, first.Page + uint32(i)}
+	}
+	p.next = PageRef{first.Buffer, first.Page + uint32(len(dst))}
 }
 
 // takeSpread leaves out the page after each one that it takes, and comes back for those only when it must. Pages are named
@@ -91,7 +107,7 @@ func (p *Pages) takeSpread(dst []PageRef) {
 			b := &p.buffers[i]
 			page, ok := b.nextFree(0)
 			for ; ok && len(dst) > 0; page, ok = b.nextFree(page + stride) {
-				b.take(dst[:1], uint32(i), page)
+				p.take(dst[:1], PageRef{uint32(i), page})
 				dst = dst[1:]
 			}
 		}
@@ -130,7 +146,6 @@ type bitmap struct {
 	summary []uint64 // a bit per word, set when the word is not zero
 	pages   uint32
 	free    uint32
-	next    uint32 // where the next search begins: behind the last page taken
 }
 
 func newBitmap(pages uint32) bitmap {
@@ -160,15 +175,6 @@ func (b *bitmap) set(page, n uint32, free bool) {
 	} else {
 		b.free -= n
 	}
-}
-
-// take hands out the free pages from page on.
-func (b *bitmap) take(dst []PageRef, buffer, page uint32) {
-	b.set(page, uint32(len(dst)), false)
-	for i := range dst {
-		dst[i] = PageRef{buffer, page + uint32(i)}
-	}
-	b.next = page + uint32(len(dst))
 }
 
 // nextFree is the first free page at or after from.
@@ -208,29 +214,23 @@ func (b *bitmap) runLen(page, limit uint32) uint32 {
 	return min(n, limit)
 }
 
-// findRun is a run of n free pages, the first one behind the last page taken, then from the beginning.
-func (b *bitmap) findRun(n uint64, tries *int) (uint32, bool) {
+// findRun looks for a run of n free pages that begins in [from, until). It returns the run's first page, or where it stopped
+// because it had no tries left.
+func (b *bitmap) findRun(from, until uint32, n uint64, tries *int) (uint32, bool) {
 	if n > uint64(b.free) {
 		return 0, false
 	}
-	if page, ok := b.findRunIn(b.next, b.pages, uint32(n), tries); ok {
-		return page, true
-	}
-	return b.findRunIn(0, b.next, uint32(n), tries)
-}
-
-// findRunIn looks for a run of n free pages that begins in [from, until).
-func (b *bitmap) findRunIn(from, until, n uint32, tries *int) (uint32, bool) {
-	for ; *tries > 0; *tries-- {
+	for *tries > 0 {
 		page, ok := b.nextFree(from)
 		if !ok || page >= until {
 			return 0, false
 		}
-		got := b.runLen(page, n)
-		if got == n {
+		got := b.runLen(page, uint32(n))
+		if uint64(got) == n {
 			return page, true
 		}
 		from = page + got
+		*tries--
 	}
-	return 0, false
+	return from, false
 }

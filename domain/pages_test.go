@@ -114,7 +114,31 @@ func TestPagesFindTheLastFreePageOfALargeBuffer(t *testing.T) {
 	}
 }
 
-// With more holes than the search for a run looks at, an allocation takes holes, and the next one looks further on.
+// With more holes than one search looks at, an allocation takes holes, and the next one looks further on.
+func TestTheSearchForARunGoesOnWhereItStopped(t *testing.T) {
+	const holes = 5 * maxRunsTried / 4
+	p := NewPages([]uint32{2 * holes, 2*holes + 9}, false)
+	for buffer := range uint32(2) {
+		all := make([]PageRef, p.buffers[buffer].pages)
+		require.True(t, p.Allocate(all))
+		for i := 0; i < 2*holes; i += 2 {
+			p.Release(all[i : i+1])
+		}
+	}
+	run := []PageRef{}
+	for i := range uint32(8) {
+		run = append(run, PageRef{1, 2*holes + 1 + i})
+	}
+	p.Release(run)
+	dst := make([]PageRef, 8)
+	for range 2 { // each looks at two fifths of the holes
+		require.True(t, p.Allocate(dst))
+		require.False(t, contiguous(dst))
+	}
+	require.True(t, p.Allocate(dst))
+	require.Equal(t, run, dst)
+}
+
 func TestPagesOfAMediumFullOfHolesAreScattered(t *testing.T) {
 	const pages = 8 * maxRunsTried
 	p := NewPages([]uint32{pages}, false)

@@ -50,6 +50,7 @@ const (
 	DoomAbort       DoomCause = iota // its writer gave up
 	DoomDeadline                     // its reservation ended
 	DoomEvicted                      // its pages were wanted
+	DoomPressure                     // background eviction between watermarks
 	DoomCleared                      // Clear
 	DoomRemoved                      // Remove
 	DoomLost                         // another slot of the key was committed first
@@ -462,7 +463,7 @@ func (t *Table) generation(id SlotID, r *record) Generation {
 // Find returns the committed slot of that generation, or zero. O(1). Any value may be asked for.
 func (t *Table) Find(g Generation) SlotID {
 	id := SlotID(uint32(g.Counter))
-	if g.Incarnation != t.cfg.Incarnation || !t.records.has(uint32(id)) {
+	if !t.records.has(uint32(id)) {
 		return 0
 	}
 	if r := t.slot(id); r.state != SlotCommitted || t.generation(id, r) != g {

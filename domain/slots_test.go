@@ -454,6 +454,20 @@ func TestNamesOfTwoSpacesAreTwoKeys(t *testing.T) {
 	}
 }
 
+func TestKeysOfOneHashAreToldApart(t *testing.T) {
+	table := testTable(t)
+	id := put(t, table, "k", 1, PutHere)
+	hash := table.slot(id).hash
+	for _, c := range []struct {
+		space Space
+		name  string
+		want  SlotID
+	}{{0, "k", id}, {1, "k", 0}, {0, "l", 0}, {0, "kk", 0}} {
+		_, got := table.find(hash, c.space, c.name)
+		require.Equal(t, c.want, got, "%d %q", c.space, c.name)
+	}
+}
+
 func TestSumsAreCopiedAndShapesShared(t *testing.T) {
 	table := testTable(t)
 	a, b := put(t, table, "a", 30, PutHere), put(t, table, "b", 30, PutHere)
@@ -544,7 +558,7 @@ func TestInvariantsSeeDamage(t *testing.T) {
 }
 
 func TestHotPathsAllocateNothing(t *testing.T) {
-	table := NewTable(TableConfig{PageSize: 10, BufferPages: []uint32{40}, Scatter: false})
+	table := NewTable(TableConfig{PageSize: 10, BufferPages: []uint32{40}})
 	keys := make([]string, 50)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("%040d", i)
