@@ -127,8 +127,8 @@ type ReserveStatus uint8
 const (
 	Reserved      ReserveStatus = iota // a fresh reservation: everything is written again
 	ReservedYours                      // the same one still stands: same pages, what was written counts
-	AlreadyExists
-	Conflict // exists with another size
+	ReserveExists
+	ReserveConflict // exists with another size
 	ReserveBusy
 	ReserveNoSpace
 	ReserveRefused

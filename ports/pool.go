@@ -18,6 +18,7 @@ const (
 	Hit                           // every byte asked for is in its destination
 	Stored                        // put: committed by this call
 	Exists                        // put: was there already; nothing was written
+	Conflict                      // put: was there already with another size
 	NotFound                      // nowhere, and every peer that may hold it answered
 	Invalid                       // the key or its ranges are malformed, or do not fit the object
 	TooLarge                      // a span larger than the arena and no other route, or a destination smaller than the object
@@ -34,7 +35,7 @@ const (
 	NumStatuses
 )
 
-var statusNames = [NumStatuses]string{"none", "hit", "stored", "exists", "not_found", "invalid", "too_large", "no_space", "busy", "late",
+var statusNames = [NumStatuses]string{"none", "hit", "stored", "exists", "conflict", "not_found", "invalid", "too_large", "no_space", "busy", "late",
 	"corrupt", "transfer_failed", "copy_failed", "peer_unavailable", "not_registered", "refused", "cancelled"}
 
 func (s Status) String() string {
@@ -77,6 +78,7 @@ type Result struct {
 	Size     uint64 // of the object, when it is known
 	Fetched  uint64 // bytes that this call took from a peer for this key
 	Joined   uint64 // bytes of other calls' flights that it waited for
+	Err      error  // what went wrong, for people; nil for a success
 }
 
 // Remote reports whether the key took at least one byte from a peer.

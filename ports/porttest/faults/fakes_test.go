@@ -177,9 +177,11 @@ type fakeLink struct {
 	*seen
 	remote []byte
 	refuse error // Submit's answer
+	dead   error // Submit's answer once it is
 	done   chan struct{}
 	mu     sync.Mutex
-	auto   bool // land at once
+	auto   bool   // land at once
+	within func() // called before Submit returns
 	flying []fakeOp
 }
 
@@ -201,14 +203,22 @@ func (f *fakeLink) Submit(b *ports.Batch, q *ports.Completions) error {
 	if f.refuse != nil {
 		return f.refuse
 	}
+	select {
+	case <-f.done:
+		return f.dead
+	default:
+	}
 	f.mu.Lock()
 	for _, o := range b.Ops {
 		f.flying = append(f.flying, fakeOp{o, b, q})
 	}
-	auto := f.auto
+	auto, within := f.auto, f.within
 	f.mu.Unlock()
 	if auto {
 		f.land(nil)
+	}
+	if within != nil {
+		within()
 	}
 	return nil
 }
@@ -246,17 +256,19 @@ func (f *fakeLink) Counts() ports.LinkStats {
 func (f *fakeLink) Done() <-chan struct{} { return f.done }
 func (f *fakeLink) Close() error {
 	f.add("link.Close")
-	f.die()
+	f.die(ports.ErrClosed)
 	return nil
 }
 
-func (f *fakeLink) die() {
+// die refuses submissions with err from now on.
+func (f *fakeLink) die(err error) {
 	f.land(ports.ErrReset)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	select {
 	case <-f.done:
 	default:
+		f.dead = err
 		close(f.done)
 	}
 }

@@ -98,7 +98,7 @@ func (l *link) Submit(b *ports.Batch, q *ports.Completions) error {
 		}
 	}
 	if !l.enter() {
-		return ports.ErrClosed
+		return orElse(l.inner.Submit(b, l.in), ports.ErrClosed) // dead, and knows why
 	}
 	defer l.submits.Done()
 	if err := l.submit(now, l.add(now)); err != nil {

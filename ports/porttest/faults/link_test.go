@@ -47,9 +47,19 @@ func inBubble(t *testing.T, plan faults.Plan, claim func(t *testing.T, r *rig)) 
 		r.inner = tr.link
 		claim(t, r)
 		require.NoError(t, r.Close())
-		<-r.Done()
+		r.isDone()
 		require.Empty(t, r.take(), "a completion that the claim did not expect, or one op's second")
 	})
+}
+
+// isDone does not wait.
+func (r *rig) isDone() {
+	r.t.Helper()
+	select {
+	case <-r.Done():
+	default:
+		require.Fail(r.t, "Done is open")
+	}
 }
 
 // submit makes ops of one segment each, or of several.
@@ -340,29 +350,59 @@ func TestTheEndOfALinkCompletesEverything(t *testing.T) {
 		opN(1, faults.Verdict{Before: never.Hold}), opN(2, faults.Verdict{After: never.Hold}),
 		opN(3, faults.Verdict{Drop: true}), opN(4, faults.Verdict{Drop: true, Effect: true}),
 	)
-	for name, end := range map[string]func(*rig){
-		"close": func(r *rig) { require.NoError(r.t, r.Close()) },
-		"death": func(r *rig) { r.inner.die(); <-r.Done() },
+	for _, tt := range []struct {
+		name    string
+		end     func(*rig)
+		refusal error
+	}{
+		{"close", func(r *rig) { require.NoError(r.t, r.Close()) }, ports.ErrClosed},
+		{"death", func(r *rig) { r.inner.die(ports.ErrReset); <-r.Done() }, ports.ErrReset},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, plan, func(t *testing.T, r *rig) {
 				r.submit(1, 2, 3, 4)
 				r.land(nil)
 				r.submit(5)
 				require.Empty(t, r.take())
-				end(r)
+				tt.end(r)
+				r.isDone()
 				got := map[uint64]error{}
-				for _, c := range r.take() {
+				all, err := r.q.Take(t.Context(), 0, nil)
+				require.NoError(t, err)
+				for _, c := range all {
 					got[c.Tag] = c.Err
 				}
 				reset := ports.ErrReset
 				require.Equal(t, map[uint64]error{1: reset, 2: nil, 3: reset, 4: reset, 5: reset}, got)
-				require.ErrorIs(t, r.Submit(&ports.Batch{Ops: []ports.Op{{Tag: 6}}}, r.q), ports.ErrClosed)
+				require.ErrorIs(t, r.Submit(&ports.Batch{Ops: []ports.Op{{Tag: 6}}}, r.q), tt.refusal)
 				never.Open()
 				require.Zero(t, r.inner.inFlight())
 			})
 		})
 	}
+}
+
+// TestALinkThatDiesDuringASubmitCompletesAllOfIt before it says that it is done.
+func TestALinkThatDiesDuringASubmitCompletesAllOfIt(t *testing.T) {
+	var never faults.Gate
+	inBubble(t, opN(2, faults.Verdict{Before: never.Hold}), func(t *testing.T, r *rig) {
+		r.inner.within = func() {
+			r.inner.die(ports.ErrReset)
+			synctest.Wait()
+			select {
+			case <-r.Done():
+				t.Error("done, with a submission under way")
+			default:
+			}
+		}
+		r.submit(1, 2)
+		<-r.Done()
+		got, err := r.q.Take(t.Context(), 0, nil)
+		require.NoError(t, err)
+		require.ElementsMatch(t, []uint64{1, 2}, tags(got))
+		require.ErrorIs(t, got[0].Err, ports.ErrReset)
+		require.ErrorIs(t, got[1].Err, ports.ErrReset)
+	})
 }
 
 func TestCloseOfALinkClosesWhateverItSays(t *testing.T) {

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// checkGet refuses a call that is malformed as a whole.
+func checkGet(g *ports.GetBatch, out int) error {
+	return errJoin(checkCounts(len(g.Keys), len(g.Ranges), out), checkColumn("End", len(g.End), len(g.Keys)), checkEnds(g.End, len(g.Ranges)))
+}
+
+func checkWhole(w *ports.WholeBatch, out int) error {
+	return errJoin(checkCounts(len(w.Keys), len(w.Targets), out), checkColumn("Targets", len(w.Targets), len(w.Keys)))
+}
+
+func checkPut(p *ports.PutBatch, out int) error {
+	return errJoin(checkCounts(len(p.Keys), len(p.Ranges), out), checkColumn("Sizes", len(p.Sizes), len(p.Keys)),
+		checkColumn("End", len(p.End), len(p.Keys)), checkEnds(p.End, len(p.Ranges)))
+}
+
+func checkCounts(keys, ranges, out int) error {
+	switch {
+	case keys > domain.MaxCallKeys:
+		return &domain.LimitError{What: "keys of a call", Value: uint64(keys), Limit: domain.MaxCallKeys}
+	case ranges > domain.MaxCallRanges:
+		return &domain.LimitError{What: "ranges of a call", Value: uint64(ranges), Limit: domain.MaxCallRanges}
+	}
+	return checkColumn("results", out, keys)
+}
+
+func checkColumn(what string, n, keys int) error {
+	if n != keys {
+		return fmt.Errorf("%s: %d entries for %d keys: %w", what, n, keys, domain.ErrInvalid)
+	}
+	return nil
+}
+
+// malformed fails every key of a call.
+func (n *Node) malformed(count []atomic.Uint64, out []ports.Result, err error) error {
+	count[ports.Invalid].Add(uint64(len(out)))
+	return refuseAll(out, ports.Invalid, err)
+}
+
+func refuseAll(out []ports.Result, s ports.Status, err error) error {
+	for i := range out {
+		out[i] = ports.Result{Status: s, Err: err}
+	}
+	return err
+}

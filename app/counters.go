@@ -1,0 +1,86 @@
+package app
+
+import (
+	"sync/atomic"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// counters are what Stats copies; each is moved where the thing happens.
+type counters struct {
+	getKeys, putKeys       [ports.NumStatuses]atomic.Uint64
+	getSources             [ports.NumSources]atomic.Uint64
+	getCalls, putCalls     atomic.Uint64
+	duplicate, callerBytes atomic.Uint64
+	unverified             atomic.Uint64
+	installedObjects       [domain.LocalByExtents + 1]atomic.Uint64
+	installedBytes         [domain.LocalByExtents + 1]atomic.Uint64
+	putBytes               atomic.Uint64
+	installFailures        [ports.NumInstallFailures]atomic.Uint64
+	downgrades             [ports.NumDowngrades]atomic.Uint64
+	flightsJoined          atomic.Uint64
+	pullQueued, pullDone   atomic.Uint64
+	pullFailed, pullDrops  atomic.Uint64
+	pullDeduped            atomic.Uint64
+	leasesRenewed          atomic.Uint64
+	leasesStale            atomic.Uint64
+	revokes                atomic.Uint64
+}
+
+func (c *counters) downgrade(d ports.Downgrade)           { c.downgrades[d].Add(1) }
+func (c *counters) installFailure(f ports.InstallFailure) { c.installFailures[f].Add(1) }
+
+func (c *counters) installed(by domain.Locality, size uint64) {
+	c.installedObjects[by].Add(1)
+	c.installedBytes[by].Add(size)
+}
+
+func load(dst []uint64, src []atomic.Uint64) {
+	for i := range src {
+		dst[i] = src[i].Load()
+	}
+}
+
+// Stats copies the node's counts.
+func (n *Node) Stats() ports.Stats {
+	c := &n.counters
+	s := ports.Stats{
+		GetCalls: c.getCalls.Load(), PutCalls: c.putCalls.Load(),
+		DuplicateBytes: c.duplicate.Load(), CallerBytes: c.callerBytes.Load(), UnverifiedBytes: c.unverified.Load(), PutBytes: c.putBytes.Load(),
+		FlightsJoined: c.flightsJoined.Load(),
+		PullQueued:    c.pullQueued.Load(), PullDone: c.pullDone.Load(), PullFailed: c.pullFailed.Load(), PullDropped: c.pullDrops.Load(), PullDeduped: c.pullDeduped.Load(),
+		LeasesRenewed: c.leasesRenewed.Load(), LeasesStale: c.leasesStale.Load(), Revokes: c.revokes.Load(),
+	}
+	load(s.GetKeys[:], c.getKeys[:])
+	load(s.PutKeys[:], c.putKeys[:])
+	load(s.GetSources[:], c.getSources[:])
+	load(s.InstalledObjects[:], c.installedObjects[:])
+	load(s.InstalledBytes[:], c.installedBytes[:])
+	load(s.InstallFailures[:], c.installFailures[:])
+	load(s.Downgrades[:], c.downgrades[:])
+	for _, p := range n.peers.all() {
+		ps := p.stats()
+		s.Peers = append(s.Peers, ps)
+		for i, b := range ps.Wire {
+			s.Wire[i] += b
+		}
+	}
+	for i, a := range n.arenas {
+		if a == nil {
+			continue
+		}
+		a.mu.Lock()
+		s.ArenaWaits[i], s.ArenaUsed[i] = a.mu.waits, a.mu.slices.Used()
+		s.ArenaWaiting[i], s.ArenaRounds[i] = uint64(a.mu.slices.Waiting()), a.mu.rounds
+		a.mu.Unlock()
+	}
+	s.RevokesPending = n.revoker.pending()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.Sessions, s.Calls, s.Table = uint64(len(n.mu.sessions)), uint64(n.mu.calls), n.mu.table.Stats()
+	if n.puller != nil {
+		s.PullWaiting = n.puller.waitingLocked()
+	}
+	return s
+}

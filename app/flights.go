@@ -1,0 +1,142 @@
+package app
+
+import (
+	"slices"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// fill is what a filling slot has beside its extents: who fetches what, and by which view. Guarded by Node.mu.
+type fill struct {
+	slot    domain.SlotID
+	view    *view     // of the slot's version; kept so that later calls on the key skip the resolve
+	flights []*flight // under way
+	pulled  bool      // a pull of it is queued or under way
+	doomed  bool      // invisible; who has it pinned goes on
+}
+
+// flight is a fetch of runs of a filling slot. It belongs to the node: who started it may leave, and whoever holds its queue
+// lands it. States: claimed (newFlight) -> landed or failed (land), once. Guarded by Node.mu.
+type flight struct {
+	fill    *fill
+	view    *view
+	runs    []domain.Run // claimed; not overlapping
+	bytes   uint64
+	waiters []waiter
+}
+
+// waiter is a key of a call that joined.
+type waiter struct {
+	q   *ports.Completions
+	tag uint64
+}
+
+// newFlightLocked claims runs of a filling slot and pins it. The runs are copied.
+func (n *Node) newFlightLocked(f *fill, v *view, runs []domain.Run) *flight {
+	var fl *flight
+	if last := len(n.mu.flights) - 1; last >= 0 {
+		fl, n.mu.flights = n.mu.flights[last], n.mu.flights[:last]
+	} else {
+		fl = &flight{}
+	}
+	fl.fill, fl.view, fl.bytes = f, v, 0
+	fl.runs = append(fl.runs[:0], runs...)
+	fl.waiters = fl.waiters[:0]
+	claimed := n.mu.table.Claimed(f.slot)
+	for _, r := range runs {
+		claimed.Add(r)
+		fl.bytes += r.Len
+	}
+	n.mu.table.Pin(f.slot)
+	n.useLocked(v)
+	f.flights = append(f.flights, fl)
+	return fl
+}
+
+// overlap is how many bytes of r the flight fetches.
+func (fl *flight) overlap(r domain.Run) uint64 {
+	var sum uint64
+	for _, own := range fl.runs {
+		lo, hi := max(own.Off, r.Off), min(own.End(), r.End())
+		if lo < hi {
+			sum += hi - lo
+		}
+	}
+	return sum
+}
+
+// landing is how a flight ended.
+type landing struct {
+	late      bool
+	committed bool
+	complete  bool // the slot holds every byte
+}
+
+// landLocked ends a flight, once. The claim goes back before anyone is woken, so that the first to plan again can claim; extents
+// are marked only when the bytes came in time, so that nobody is served from what the owner may have reused.
+func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality, now domain.Instant) landing {
+	t, f := n.mu.table, fl.fill
+	held, claimed := t.Held(f.slot), t.Claimed(f.slot)
+	out := landing{late: done.Err == nil && done.At >= fl.view.until}
+	ok := done.Err == nil && !out.late
+	for _, r := range fl.runs {
+		claimed.Remove(r)
+		if ok {
+			n.counters.duplicate.Add(held.Overlap(r))
+			held.Add(r)
+		}
+	}
+	if out.late {
+		n.counters.duplicate.Add(fl.bytes)
+	}
+	for _, w := range fl.waiters {
+		w.q.Post(ports.Completion{Tag: w.tag, Err: done.Err})
+	}
+	f.flights = slices.DeleteFunc(f.flights, func(other *flight) bool { return other == fl })
+	info := t.Info(f.slot)
+	if ok && info.State == domain.SlotFilling && held.Complete(info.Size) {
+		out.complete = true
+		out.committed = n.installLocked(f, info, by, now)
+	}
+	if f.pulled {
+		n.kickPull()
+	}
+	t.Unpin(f.slot, now)
+	n.dropLocked(fl.view)
+	fl.fill, fl.view = nil, nil
+	n.mu.flights = append(n.mu.flights, fl)
+	return out
+}
+
+// installLocked commits a complete filling slot.
+func (n *Node) installLocked(f *fill, info domain.SlotInfo, by domain.Locality, now domain.Instant) bool {
+	n.mu.table.SetSums(f.slot, f.view.putLens, f.view.sums)
+	if !n.commitLocked(f.slot, now) {
+		n.counters.installFailure(ports.InstallCommitRefused)
+		return false
+	}
+	n.counters.installed(by, info.Size)
+	return true
+}
+
+// leaveFlightsLocked takes a call's queue off the flights of a slot that it joined. No word of them reaches the queue later.
+func (f *fill) leaveFlightsLocked(q *ports.Completions) {
+	for _, fl := range f.flights {
+		fl.waiters = slices.DeleteFunc(fl.waiters, func(w waiter) bool { return w.q == q })
+	}
+}
+
+// newFillLocked reserves a filling slot for a view's object, bound to its version.
+func (n *Node) newFillLocked(v *view, now domain.Instant) (*fill, error) {
+	id, err := n.makeRoomLocked(domain.NewSlot{
+		Space: v.space, Name: v.name, Version: v.version, Size: v.layout.Size, State: domain.SlotFilling, Origin: domain.FetchedHere,
+	}, now)
+	if err != nil {
+		n.counters.installFailure(ports.InstallSlotRefused)
+		return nil, err
+	}
+	f := &fill{slot: id, view: v}
+	n.mu.fills[id] = f
+	return f, nil
+}

@@ -1,0 +1,207 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// copyOut copies what has landed to the caller's memory, and whole units of the arena into slots of their own, in one batch. The
+// slots are pinned and the arena's slices held meanwhile; no lock is.
+func (c *getCall) copyOut() {
+	if len(c.landed) == 0 && len(c.landUnits) == 0 {
+		return
+	}
+	n := c.n
+	c.copies, c.jobs = c.copies[:0], c.jobs[:0]
+	for _, i := range c.landed {
+		if c.keys[i].stage == stageLanded {
+			c.addSlotCopies(i)
+		}
+	}
+	for _, u := range c.landUnits {
+		c.addUnitCopies(u)
+	}
+	c.landed, c.landUnits = c.landed[:0], c.landUnits[:0]
+	for len(c.copyErrs) < len(c.copies) {
+		c.copyErrs = append(c.copyErrs, nil)
+	}
+	errs := c.copyErrs[:len(c.copies)]
+	n.p.Copier.Copy(c.ctx, c.copies, errs)
+	now := n.now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for j := range c.jobs {
+		c.copiedLocked(&c.jobs[j], firstError(errs[c.jobs[j].lo:c.jobs[j].hi]), now)
+	}
+	clear(errs)
+}
+
+func firstError(errs []error) error { return errJoin(errs...) }
+
+// addSlotCopies plans the copies of a key whose slot holds its spans.
+func (c *getCall) addSlotCopies(i uint32) {
+	k := &c.keys[i]
+	lo := len(c.copies)
+	for _, s := range c.spans[k.spanLo:k.spanHi] {
+		for o := s.First; o < s.First+s.Count; o++ {
+			r := c.rangeAt(k, o)
+			c.addCopies(c.n.regions, k.layout, domain.Run{Off: r.Off, Len: r.Len}, r)
+		}
+	}
+	c.jobs = append(c.jobs, copyJob{key: i, unit: noUnit, lo: uint32(lo), hi: uint32(len(c.copies))})
+}
+
+// addUnitCopies plans the copies of a unit that has arrived, and its install when the slice is the object.
+func (c *getCall) addUnitCopies(u uint32) {
+	n, unit := c.n, c.units[u]
+	k := &c.keys[unit.Key]
+	a := n.arenas[getArena]
+	arena := domain.Flat(c.flat[:1], a.capacity)
+	at := c.rounds[unit.Round].off + unit.Off
+	if f := c.installFromArena(unit, k); f != nil {
+		lo := len(c.copies)
+		n.mu.Lock()
+		slot := n.mu.table.Layout(f.slot)
+		n.mu.Unlock()
+		err := domain.ForEachPair(slot, domain.Run{Len: k.size}, arena, domain.Run{Off: at, Len: k.size}, func(p domain.Pair) bool {
+			c.copies = append(c.copies, ports.CopyOp{Dst: n.regions[p.A], DstOff: p.AOff, Src: a.region, SrcOff: p.BOff, Len: p.Len})
+			return true
+		})
+		mustPlan(err)
+		c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, install: f, lo: uint32(lo), hi: uint32(len(c.copies))})
+	}
+	lo := len(c.copies)
+	for _, s := range c.spans[unit.First : unit.First+unit.Count] {
+		for o := s.First; o < s.First+s.Count; o++ {
+			r := c.rangeAt(k, o)
+			c.addCopies(a.regions[:], arena, domain.Run{Off: at, Len: r.Len}, r)
+			at += r.Len
+		}
+	}
+	c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, lo: uint32(lo), hi: uint32(len(c.copies))})
+}
+
+// addCopies plans one range: a run of src, a layout over regions, to where the range says.
+func (c *getCall) addCopies(regions []ports.Region, src domain.Layout, run domain.Run, r domain.Range) {
+	dst := c.regions[r.Region].Region
+	flat := domain.Flat(c.flat[r.Region:r.Region+1], dst.Len())
+	err := domain.ForEachPair(src, run, flat, domain.Run{Off: r.RegionOff, Len: r.Len}, func(p domain.Pair) bool {
+		c.copies = append(c.copies, ports.CopyOp{Dst: dst, DstOff: p.BOff, Src: regions[p.A], SrcOff: p.AOff, Len: p.Len})
+		return true
+	})
+	mustPlan(err)
+}
+
+// mustPlan panics on a plan over layouts and ranges that were checked before: a bug of ours.
+func mustPlan(err error) {
+	if err != nil {
+		panic("app: plan of a checked layout: " + err.Error())
+	}
+}
+
+// copiedLocked takes in the outcome of one job. A copy that failed fails its key; the object stays what it is.
+func (c *getCall) copiedLocked(j *copyJob, err error, now domain.Instant) {
+	k := &c.keys[j.key]
+	if j.install != nil {
+		c.installedLocked(j.install, err, now)
+		return
+	}
+	if err != nil {
+		k.final, k.opErr = ports.CopyFailed, fmt.Errorf("copy out: %w", err)
+		if !errors.Is(err, ports.ErrBounds) && context.Cause(c.ctx) != nil {
+			k.final = ports.Cancelled
+		}
+	}
+	switch {
+	case j.unit != noUnit:
+		c.unitGoneLocked(j.unit)
+		k.waits--
+		c.settleLocked(int(j.key))
+	case k.final != ports.StatusNone:
+		c.finishLocked(int(j.key), k.final, k.opErr)
+	default:
+		c.hitLocked(int(j.key))
+	}
+}
+
+// hitLocked ends a key whose bytes are all with the caller, and sees to it that the rest of the object comes here too.
+func (c *getCall) hitLocked(i int) {
+	k := &c.keys[i]
+	var sum uint64
+	for _, s := range c.spans[k.spanLo:k.spanHi] {
+		sum += s.Len
+	}
+	c.n.counters.callerBytes.Add(sum)
+	c.n.counters.unverified.Add(sum)
+	if c.localityLocked(k) == domain.LocalByPull {
+		c.n.pullLocked(k.view, k.fill)
+	}
+	c.finishLocked(i, ports.Hit, nil)
+}
+
+// localityLocked says how a key that was just read becomes local, other than by what was done already.
+func (c *getCall) localityLocked(k *getKey) domain.Locality {
+	n := c.n
+	cas := domain.LocalityCase{Route: domain.RouteArena, CanInstall: n.canInstall() && c.mayInstall, Admits: n.admits(k.size) && c.mayInstall}
+	switch {
+	case k.slot == 0:
+		cas.Whole = k.installed
+	case k.fill == nil || n.mu.table.Info(k.slot).State != domain.SlotFilling:
+		return domain.LocalNot // it is local, or was doomed meanwhile
+	default:
+		cas.Route = domain.RouteSlot
+	}
+	return domain.DecideLocality(cas)
+}
+
+func (n *Node) admits(size uint64) bool {
+	return domain.LocalityPrefetchAdmits(!n.cfg.NoRangedLocalityPrefetch, n.cfg.Admission, size)
+}
+
+// installFromArena reserves a slot for a unit that is the whole object in object order; nil when it is not, or may not be
+// installed, or is here already.
+func (c *getCall) installFromArena(u domain.Unit, k *getKey) *fill {
+	n := c.n
+	whole := u.Len == k.size && u.Count == 1
+	cas := domain.LocalityCase{Route: domain.RouteArena, Whole: whole, CanInstall: n.canInstall() && c.mayInstall, Admits: n.admits(k.size)}
+	if domain.DecideLocality(cas) != domain.LocalFromArena {
+		return nil
+	}
+	k.installed = true
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	committed, filling, _ := n.mu.table.Lookup(c.space, c.names[u.Key])
+	if committed != 0 || filling != 0 {
+		return nil
+	}
+	f, err := n.newFillLocked(k.view, n.now())
+	if err != nil {
+		return nil
+	}
+	n.mu.table.Claimed(f.slot).Add(domain.Run{Len: k.size})
+	n.mu.table.Pin(f.slot)
+	return f
+}
+
+// installedLocked commits what was copied from the arena, or gives the slot up.
+func (c *getCall) installedLocked(f *fill, err error, now domain.Instant) {
+	n, t := c.n, c.n.mu.table
+	info := t.Info(f.slot)
+	all := domain.Run{Len: info.Size}
+	t.Claimed(f.slot).Remove(all)
+	switch {
+	case err != nil:
+		n.counters.installFailure(ports.InstallArenaFailed)
+		n.doomLocked(f.slot, domain.DoomFailed, now)
+	case info.State != domain.SlotFilling:
+		n.counters.installFailure(ports.InstallCommitRefused) // cleared or removed meanwhile
+	default:
+		t.Held(f.slot).Add(all)
+		n.installLocked(f, info, domain.LocalFromArena, now)
+	}
+	t.Unpin(f.slot, now)
+}

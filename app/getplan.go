@@ -1,0 +1,371 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// getArena and putArena index Node.arenas.
+const (
+	getArena = iota
+	putArena
+)
+
+// plan turns keys that have a view into ops: first those that go to slots, all submitted before the call asks for the arena; then
+// the arena's rounds.
+func (c *getCall) plan() {
+	if len(c.ready) > 0 {
+		c.planReady()
+		c.submit()
+		c.packArena()
+	}
+	c.nextRounds()
+	c.askAll() // keys whose view ended meanwhile
+}
+
+func (c *getCall) planReady() {
+	n := c.n
+	now := n.now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, i := range c.ready {
+		if c.keys[i].stage == stageReady {
+			c.planLocked(int(i), now)
+		}
+	}
+	c.ready = c.ready[:0]
+}
+
+// planLocked chooses the destination of one key. It looks the key up again: between the first look-up and now it can have been
+// committed, filled by others, or doomed.
+func (c *getCall) planLocked(i int, now domain.Instant) {
+	n, k := c.n, &c.keys[i]
+	if k.slot != 0 && n.mu.table.Info(k.slot).State == domain.SlotDoomed {
+		c.dropSlotLocked(k)
+	}
+	if k.slot == 0 {
+		committed, filling, _ := n.mu.table.Lookup(c.space, c.names[i])
+		if committed != 0 && c.takeCommittedLocked(i, committed) || k.stage == stageDone {
+			return
+		}
+		c.joinSlotLocked(i, committed, filling, now)
+	}
+	if k.slot != 0 && c.coveredLocked(k, k.slot) {
+		c.landedLocked(i) // by other calls, which need no view of ours
+		return
+	}
+	if !k.view.usable(now) {
+		c.againLocked(i)
+		return
+	}
+	switch domain.DecideRoute(domain.RouteChoice{HasSlot: k.slot != 0, ArenaCapacity: capacityOf(n.arenas[getArena])}) {
+	case domain.RouteSlot:
+		c.planSlotLocked(i, now)
+	case domain.RouteArena:
+		k.source = ports.FromArena
+		k.stage = stageFly
+		c.arenaKeys = append(c.arenaKeys, uint32(i))
+	default:
+		n.counters.downgrade(ports.DowngradeArenaOff)
+		c.finishLocked(i, ports.NoSpace, fmt.Errorf("no slot, and the arena is off: %w", ports.ErrNoSpace))
+	}
+}
+
+// joinSlotLocked gives the key the filling slot of its version, making one where that is wished and can be had.
+func (c *getCall) joinSlotLocked(i int, committed, filling domain.SlotID, now domain.Instant) {
+	n, k := c.n, &c.keys[i]
+	use, create := domain.WantsSlot(c.wish(k))
+	if !use {
+		return
+	}
+	if filling != 0 && k.switched && n.mu.table.Info(filling).Version == k.gone {
+		n.doomLocked(filling, domain.DoomVersionGone, now)
+		filling = 0
+	}
+	var f *fill
+	switch {
+	case filling != 0 && n.mu.table.Info(filling).Version == k.view.version:
+		f = n.mu.fills[filling]
+	case filling != 0 || committed != 0:
+		n.counters.downgrade(ports.DowngradeOtherVersion)
+		return
+	case !create:
+		return
+	default:
+		var err error
+		if f, err = n.newFillLocked(k.view, now); err != nil {
+			n.counters.downgrade(ports.DowngradeNoSlot)
+			return
+		}
+	}
+	c.pinLocked(k, f.slot, f, k.view.version)
+	k.source = ports.FromSlot
+	k.want = k.view.version
+	if k.view.until > f.view.until || !f.view.usable(now) {
+		f.view = k.view
+	}
+}
+
+// planSlotLocked takes what the slot lacks of the key's spans: it joins the flights that fetch it, and claims what nobody does.
+func (c *getCall) planSlotLocked(i int, now domain.Instant) {
+	n, k := c.n, &c.keys[i]
+	f := k.fill
+	held, claimed := n.mu.table.Held(k.slot), n.mu.table.Claimed(k.slot)
+	c.runs, c.missing = c.runs[:0], c.missing[:0]
+	for _, s := range c.spans[k.spanLo:k.spanHi] {
+		c.missing = held.AppendMissing(c.missing, s.Run)
+	}
+	for _, m := range c.missing {
+		c.runs = claimed.AppendMissing(c.runs, m)
+	}
+	k.stage = stageFly
+	for _, fl := range f.flights {
+		var joined uint64
+		for _, m := range c.missing {
+			joined += fl.overlap(m)
+		}
+		if joined == 0 {
+			continue
+		}
+		fl.waiters = append(fl.waiters, waiter{q: c.q, tag: tagFlight | uint64(i)})
+		k.waits++
+		k.joined += joined
+		n.counters.flightsJoined.Add(1)
+	}
+	if len(c.runs) == 0 {
+		return
+	}
+	fl := n.newFlightLocked(f, k.view, c.runs)
+	k.waits++
+	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, flight: fl, view: k.view, bytes: fl.bytes}, now)
+	for _, run := range fl.runs {
+		b.addSegments(n.regions, k.layout, run, k.view.layout, run)
+	}
+	b.endOp()
+}
+
+// beginOp opens an op in this step's batch to a link.
+func (c *getCall) beginOp(to *conn, o getOp, now domain.Instant) *linkBatch {
+	b := c.batchTo(to)
+	tag := tagOp | uint64(len(c.ops))
+	c.ops = append(c.ops, o)
+	b.Ops = append(b.Ops, ports.Op{Tag: tag, First: uint32(len(b.Segments)), Purpose: ports.PurposeGet, Dir: ports.Read, Deadline: now.Add(c.n.cfg.TransferTimeout)})
+	return b
+}
+
+// batchTo is the batch to a link that has not been submitted yet.
+func (c *getCall) batchTo(to *conn) *linkBatch {
+	for _, b := range c.batches[c.submitted:c.nbatches] {
+		if b.conn == to {
+			return b
+		}
+	}
+	if c.nbatches == len(c.batches) {
+		c.batches = append(c.batches, &linkBatch{})
+	}
+	b := c.batches[c.nbatches]
+	c.nbatches++
+	clear(b.Segments)
+	b.conn, b.Ops, b.Segments = to, b.Ops[:0], b.Segments[:0]
+	return b
+}
+
+// addSegments appends the pieces of a run that are contiguous here and at the peer. Both layouts were checked, so a refusal is a
+// bug of ours.
+func (b *linkBatch) addSegments(regions []ports.Region, here domain.Layout, hr domain.Run, there domain.Layout, tr domain.Run) {
+	err := domain.ForEachPair(here, hr, there, tr, func(p domain.Pair) bool {
+		b.Segments = append(b.Segments, ports.Segment{Remote: p.B, RemoteOff: p.BOff, Local: regions[p.A], LocalOff: p.AOff, Len: p.Len})
+		return true
+	})
+	if err != nil {
+		panic("app: plan of a checked layout: " + err.Error())
+	}
+}
+
+// endOp closes the op that beginOp opened.
+func (b *linkBatch) endOp() {
+	op := &b.Ops[len(b.Ops)-1]
+	op.Count = uint32(len(b.Segments)) - op.First
+}
+
+// submit sends the batches that were built. A link that takes nothing completes its ops at once, as reset.
+func (c *getCall) submit() {
+	for ; c.submitted < c.nbatches; c.submitted++ {
+		b := c.batches[c.submitted]
+		c.outstanding += len(b.Ops)
+		for _, op := range b.Ops {
+			b.conn.foreground.Add(c.ops[op.Tag&^tagKind].bytes)
+		}
+		if err := b.conn.link.Submit(&b.Batch, c.q); err != nil {
+			for _, op := range b.Ops {
+				c.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
+			}
+		}
+	}
+}
+
+// opDoneLocked takes in an op of this call: a flight lands, a unit arrived.
+func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Instant) {
+	n, o := c.n, &c.ops[i]
+	o.done = true
+	c.outstanding--
+	o.view.conn.foreground.Add(^(o.bytes - 1))
+	if done.Err == nil {
+		c.stopAwaiting()
+	}
+	k := &c.keys[o.key]
+	late := false
+	if o.flight != nil {
+		late = n.landLocked(o.flight, done, c.installsAs(k), now).late
+		o.flight = nil
+	} else {
+		late = done.Err == nil && done.At >= o.view.until
+		n.dropLocked(o.view)
+		if late || done.Err != nil {
+			c.unitGoneLocked(o.unit)
+		}
+		if late {
+			n.counters.duplicate.Add(o.bytes)
+		}
+	}
+	if c.abandoned || k.stage == stageDone {
+		if o.unit != noUnit && !late && done.Err == nil {
+			c.unitGoneLocked(o.unit)
+		}
+		return
+	}
+	switch {
+	case late:
+		k.late = true
+	case done.Err != nil:
+		k.opErr = done.Err
+	default:
+		k.fetched += o.bytes
+		if o.unit != noUnit {
+			c.landUnits = append(c.landUnits, o.unit)
+			return // it counts as waiting until it is copied out
+		}
+	}
+	k.waits--
+	c.settleLocked(int(o.key))
+}
+
+// noUnit marks an op that is not of the arena.
+const noUnit = ^uint32(0)
+
+// installsAs is the way in which a slot becomes local when this call lands its last extent.
+func (c *getCall) installsAs(k *getKey) domain.Locality {
+	if k.size > 0 && c.spans[k.spanLo].Len == k.size {
+		return domain.LocalBySlot
+	}
+	return domain.LocalByExtents
+}
+
+// flightDoneLocked takes in the word that a joined flight ended, well or not: settle looks at the slot.
+func (c *getCall) flightDoneLocked(i uint32) {
+	k := &c.keys[i]
+	if c.abandoned || k.stage != stageFly {
+		return
+	}
+	c.stopAwaiting()
+	k.waits--
+	c.settleLocked(int(i))
+}
+
+// settleLocked looks at a key that may have nothing outstanding any more: it is there, or it is planned again.
+func (c *getCall) settleLocked(i int) {
+	k := &c.keys[i]
+	if k.waits > 0 || k.stage != stageFly {
+		return
+	}
+	switch {
+	case k.final != ports.StatusNone:
+		c.finishLocked(i, k.final, k.opErr)
+	case k.slot != 0 && c.coveredLocked(k, k.slot):
+		k.late, k.opErr = false, nil
+		c.landedLocked(i)
+	case k.late || k.opErr != nil:
+		c.failedLocked(i)
+	case k.slot != 0:
+		c.againLocked(i) // a flight of another call failed: the first to plan again claims
+	default:
+		c.hitLocked(i)
+	}
+}
+
+// againLocked plans a key once more, by its view while that is fresh, else by asking.
+func (c *getCall) againLocked(i int) {
+	k := &c.keys[i]
+	k.tries++
+	if k.tries >= maxTries {
+		c.finishLocked(i, ports.TransferFailed, fmt.Errorf("given up after %d attempts: %w", k.tries, ports.ErrTimeout))
+		return
+	}
+	if k.view != nil && k.view.fresh(c.n.now()) {
+		c.readyLocked(i)
+		return
+	}
+	c.askAgainLocked(i)
+}
+
+// askAgainLocked sends the key back to the peer of its view, which is asked to renew or to resolve.
+func (c *getCall) askAgainLocked(i int) {
+	k := &c.keys[i]
+	k.stage = stageAsk
+	c.markLocked(k, candHere)
+	c.asking = append(c.asking, uint32(i))
+}
+
+// markLocked says what the attempt on the view's peer has shown.
+func (c *getCall) markLocked(k *getKey, s candState) {
+	for j := k.candLo; j < k.candHi; j++ {
+		if k.view != nil && c.cands[j].peer == k.view.conn.peer {
+			c.cands[j].state = s
+		}
+	}
+}
+
+// failedLocked decides what follows a failed attempt: late bytes are fetched once more, a reset link is made anew once, everything
+// else goes to the next holder.
+func (c *getCall) failedLocked(i int) {
+	n, k := c.n, &c.keys[i]
+	late, err := k.late, k.opErr
+	k.late = false
+	switch {
+	case late:
+		k.lates++
+		if k.lates > 1 {
+			c.finishLocked(i, ports.Late, fmt.Errorf("lease of %s was over twice: %w", k.view.conn.peer.id, ports.ErrTimeout))
+			return
+		}
+		n.counters.downgrade(ports.DowngradeLate)
+		k.opErr = nil
+		c.askAgainLocked(i)
+	case isReset(err) && k.resets == 0:
+		k.resets++
+		n.counters.downgrade(ports.DowngradeReset)
+		k.opErr = nil
+		c.askAgainLocked(i)
+	default:
+		k.failed = ports.TransferFailed
+		if isReset(err) || errors.Is(err, ports.ErrTimeout) {
+			k.failed = ports.PeerUnavailable
+		}
+		n.counters.downgrade(ports.DowngradeNextHolder)
+		if !k.routed {
+			c.askAgainLocked(i) // its candidates are not known yet; the view's own is taken out when they are
+			k.avoid = k.view.conn.peer
+			return
+		}
+		k.stage = stageAsk
+		c.markLocked(k, candFailed)
+		c.asking = append(c.asking, uint32(i))
+	}
+}
+
+func isReset(err error) bool {
+	return errors.Is(err, ports.ErrReset) || errors.Is(err, ports.ErrClosed) || errors.Is(err, ports.ErrRestarted)
+}

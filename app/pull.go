@@ -1,0 +1,444 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// puller completes objects in the background: the lowest missing piece of every queued key before the next piece of any, keys in
+// the order in which they were asked for, one resolve and one batch per peer and pass. It claims a piece when it submits it, so a
+// reader takes over whatever is only queued. Its queue, its jobs and their fields are guarded by Node.mu; its columns are its own.
+type puller struct {
+	n    *Node
+	q    *ports.Completions
+	jobs map[pullKey]*pullJob // queued and active
+
+	queue  []*pullJob  // waiting, in order
+	active []*pullJob  // at most domain.PullPassKeys
+	kicked atomic.Bool // a kick is in the queue already
+
+	outstanding int
+	taken       []ports.Completion
+	ops         []pullOp
+	freeOps     []uint32
+	batches     []*pullBatch // in flight or free
+	asks        []*pullAsk
+	inFlight    map[*conn]uint64
+}
+
+type pullKey struct {
+	space domain.Space
+	name  string
+}
+
+// pullJob is one object on its way. slot is not pinned between pieces, so an idle one can give way; gen tells whether it did.
+type pullJob struct {
+	key    pullKey
+	view   *view
+	fill   *fill
+	gen    domain.Generation
+	size   uint64
+	flying int // pieces
+	asking bool
+	again  bool // a piece came late, or its link was reset: once
+	ended  bool
+}
+
+type pullOp struct {
+	job    *pullJob
+	flight *flight
+	batch  *pullBatch
+	bytes  uint64
+	conn   *conn
+}
+
+// pullBatch is one batch; free when left is 0.
+type pullBatch struct {
+	linkBatch
+	left int
+	sent bool
+}
+
+// pullAsk renews or resolves the views of jobs at one peer.
+type pullAsk struct {
+	peer   *peer
+	jobs   []*pullJob
+	req    ports.ResolveRequest
+	reply  ports.ResolveReply
+	conn   *conn
+	before domain.Instant
+	err    error
+	sent   bool
+}
+
+const tagKick uint64 = 0x7f << 56
+
+func newPuller(n *Node) *puller {
+	return &puller{n: n, q: ports.NewCompletions(), jobs: make(map[pullKey]*pullJob), inFlight: make(map[*conn]uint64)}
+}
+
+// pullLocked asks for what an object lacks. f is its filling slot, or nil when the pull is to make one. Precondition: the pull was
+// admitted, so it is there.
+func (n *Node) pullLocked(v *view, f *fill) {
+	p := n.puller
+	if p == nil || n.mu.closed {
+		return
+	}
+	if v == nil && f != nil {
+		v = f.view
+	}
+	key := pullKey{v.space, v.name}
+	if p.jobs[key] != nil {
+		n.counters.pullDeduped.Add(1)
+		return
+	}
+	if len(p.queue) >= domain.PullQueueKeys {
+		n.counters.pullDrops.Add(1)
+		n.counters.installFailure(ports.InstallQueueFull)
+		return
+	}
+	j := &pullJob{key: key, view: v, size: v.layout.Size}
+	if f != nil {
+		j.attach(n, f)
+	}
+	p.jobs[key] = j
+	p.queue = append(p.queue, j)
+	n.counters.pullQueued.Add(1)
+	n.kickPull()
+}
+
+func (j *pullJob) attach(n *Node, f *fill) {
+	j.fill, j.gen = f, n.mu.table.Info(f.slot).Generation
+	f.pulled = true
+}
+
+// kickPull makes the pull look again. It may be called with mu held: it posts, and posting is a leaf.
+func (n *Node) kickPull() {
+	if p := n.puller; p != nil && p.kicked.CompareAndSwap(false, true) {
+		p.q.Post(ports.Completion{Tag: tagKick})
+	}
+}
+
+func (p *puller) waitingLocked() uint64 { return uint64(len(p.jobs)) }
+
+// run ends with the node, when every piece has landed: links complete their ops when they close.
+func (p *puller) run() {
+	n := p.n
+	for n.stop.Err() == nil || p.outstanding > 0 {
+		ctx := n.stop
+		if n.stop.Err() != nil {
+			ctx = context.Background()
+		}
+		p.taken, _ = p.q.Take(ctx, time.Second, p.taken[:0])
+		p.kicked.Store(false) // before the state is read: a kick from now on is not lost
+		now := n.now()
+		n.mu.Lock()
+		for _, done := range p.taken {
+			p.handleLocked(done, now)
+		}
+		if n.stop.Err() == nil {
+			p.passLocked(now)
+		}
+		n.mu.Unlock()
+		clear(p.taken)
+		p.send()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, j := range p.jobs {
+		p.endLocked(j, false)
+	}
+}
+
+// passLocked fills the active set, ends what is complete, and plans pieces breadth first.
+func (p *puller) passLocked(now domain.Instant) {
+	for len(p.queue) > 0 && len(p.active) < domain.PullPassKeys {
+		p.active = append(p.active, p.queue[0])
+		p.queue[0] = nil
+		p.queue = p.queue[1:]
+	}
+	for more := true; more; {
+		more = false
+		for i := 0; i < len(p.active); i++ {
+			j := p.active[i]
+			if !p.stepLocked(j, now) {
+				p.active = append(p.active[:i], p.active[i+1:]...)
+				i--
+				continue
+			}
+			more = p.pieceLocked(j, now) || more
+		}
+	}
+}
+
+// stepLocked sees to a job's slot and view. It reports false when the job has ended.
+func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
+	n := p.n
+	if j.ended {
+		return false
+	}
+	if j.flying > 0 || j.asking {
+		return true
+	}
+	committed, filling, _ := n.mu.table.Lookup(j.key.space, j.key.name)
+	switch {
+	case committed != 0: // by a reader, or by a put
+		if j.fill == nil {
+			n.counters.pullDeduped.Add(1)
+		}
+		p.endLocked(j, true)
+		return false
+	case j.fill != nil && (j.fill.doomed || n.mu.table.Info(j.fill.slot).Generation != j.gen):
+		p.failLocked(j, ports.InstallSlotRefused) // it gave way, or was cleared or removed
+		return false
+	case j.fill == nil && filling != 0:
+		if f := n.mu.fills[filling]; f.view.version == j.view.version {
+			j.attach(n, f)
+		} else {
+			p.failLocked(j, ports.InstallCommitRefused)
+			return false
+		}
+	case j.fill == nil:
+		f, err := n.newFillLocked(j.view, now)
+		if err != nil {
+			p.endLocked(j, false) // counted where it was refused
+			return false
+		}
+		j.attach(n, f)
+	}
+	if !j.view.fresh(now) {
+		if j.fill.view != j.view && j.fill.view.fresh(now) {
+			j.view = j.fill.view // a reader has resolved since
+			return true
+		}
+		p.askLocked(j)
+	}
+	return true
+}
+
+// pieceLocked claims the next piece of a job, as far as its link's allowance goes.
+func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
+	n := p.n
+	if j.asking || j.fill == nil || j.fill.doomed || !j.view.usable(now) {
+		return false
+	}
+	t, c := n.mu.table, j.view.conn
+	run, ok := domain.NextPiece(j.size, t.Held(j.fill.slot), t.Claimed(j.fill.slot))
+	if !ok || run.Len > domain.PullAllowance(p.inFlight[c], c.foreground.Load(), n.awaiting.Load() > 0) {
+		return false
+	}
+	fl := n.newFlightLocked(j.fill, j.view, []domain.Run{run})
+	b := p.batchTo(c)
+	op := p.newOp(pullOp{job: j, flight: fl, batch: b, bytes: run.Len, conn: c})
+	b.Ops = append(b.Ops, ports.Op{Tag: tagOp | uint64(op), First: uint32(len(b.Segments)), Purpose: ports.PurposePull, Dir: ports.Read,
+		Deadline: now.Add(n.cfg.TransferTimeout)})
+	b.addSegments(n.regions, t.Layout(j.fill.slot), run, j.view.layout, run)
+	b.endOp()
+	b.left++
+	j.flying++
+	p.inFlight[c] += run.Len
+	p.outstanding++
+	return true
+}
+
+func (p *puller) newOp(o pullOp) uint32 {
+	if last := len(p.freeOps) - 1; last >= 0 {
+		i := p.freeOps[last]
+		p.freeOps = p.freeOps[:last]
+		p.ops[i] = o
+		return i
+	}
+	p.ops = append(p.ops, o)
+	return uint32(len(p.ops) - 1)
+}
+
+// batchTo is the batch of this pass to a link: one that nothing borrows any more, or one that this pass has begun.
+func (p *puller) batchTo(c *conn) *pullBatch {
+	var free *pullBatch
+	for _, b := range p.batches {
+		if b.conn == c && !b.sent {
+			return b
+		}
+		if b.left == 0 && b.sent {
+			free = b
+		}
+	}
+	if free == nil {
+		free = &pullBatch{}
+		p.batches = append(p.batches, free)
+	}
+	clear(free.Segments)
+	free.conn, free.sent, free.Ops, free.Segments = c, false, free.Ops[:0], free.Segments[:0]
+	return free
+}
+
+// send submits this pass's batches and asks, without the lock.
+func (p *puller) send() {
+	for _, b := range p.batches {
+		if b.sent || len(b.Ops) == 0 {
+			continue
+		}
+		b.sent = true
+		if err := b.conn.link.Submit(&b.Batch, p.q); err != nil {
+			for _, op := range b.Ops {
+				p.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
+			}
+		}
+	}
+	for i, a := range p.asks {
+		if a != nil && !a.sent {
+			a.sent = true
+			p.outstanding++
+			p.n.wg.Go(func() { p.ask(a, uint64(i)) })
+		}
+	}
+}
+
+// handleLocked takes in one completion.
+func (p *puller) handleLocked(done ports.Completion, now domain.Instant) {
+	i := done.Tag &^ tagKind
+	switch done.Tag & tagKind {
+	case tagOp:
+		p.outstanding--
+		p.landedLocked(uint32(i), done, now)
+	case tagAsk:
+		p.outstanding--
+		p.answeredLocked(p.asks[i], now)
+		p.asks[i] = nil
+	}
+}
+
+// landedLocked takes in a piece. One that came late, or on a link that was reset, is fetched once more.
+func (p *puller) landedLocked(i uint32, done ports.Completion, now domain.Instant) {
+	o := p.ops[i]
+	p.ops[i] = pullOp{}
+	p.freeOps = append(p.freeOps, i)
+	o.batch.left--
+	if p.inFlight[o.conn] -= o.bytes; p.inFlight[o.conn] == 0 {
+		delete(p.inFlight, o.conn)
+	}
+	j := o.job
+	j.flying--
+	land := p.n.landLocked(o.flight, done, domain.LocalByPull, now)
+	switch {
+	case j.ended || done.Err == nil && !land.late:
+	case !j.again && (land.late || isReset(done.Err)):
+		j.again = true
+		p.n.counters.downgrade(downgradeOf(land.late))
+		j.view.stale = j.view.stale || land.late
+	case land.late:
+		p.failLocked(j, ports.InstallLease)
+	default:
+		p.failLocked(j, ports.InstallPeerFailed)
+	}
+}
+
+func downgradeOf(late bool) ports.Downgrade {
+	if late {
+		return ports.DowngradeLate
+	}
+	return ports.DowngradeReset
+}
+
+// askLocked puts a job into this pass's request to its peer.
+func (p *puller) askLocked(j *pullJob) {
+	j.asking = true
+	a := p.askOf(j.view.conn.peer)
+	a.jobs = append(a.jobs, j)
+	a.req.Keys = append(a.req.Keys, ports.Key{Space: uint32(j.key.space), Name: j.key.name})
+	a.req.Versions = append(a.req.Versions, j.view.version)
+	a.req.Held = append(a.req.Held, domain.Generation{})
+}
+
+func (p *puller) askOf(to *peer) *pullAsk {
+	free := -1
+	for i, a := range p.asks {
+		if a == nil {
+			free = i
+		} else if a.peer == to && !a.sent {
+			return a
+		}
+	}
+	a := &pullAsk{peer: to}
+	if free < 0 {
+		p.asks = append(p.asks, a)
+	} else {
+		p.asks[free] = a
+	}
+	return a
+}
+
+// ask is the goroutine of one request.
+func (p *puller) ask(a *pullAsk, index uint64) {
+	n := p.n
+	ctx, cancel := n.control()
+	defer cancel()
+	a.conn, a.err = n.ask(ctx, a.peer, func(ctx context.Context, c *conn) error {
+		a.before = n.now()
+		if err := n.p.Resolver.Resolve(ctx, c.to, &a.req, &a.reply); err != nil {
+			return err
+		}
+		return checkResolve(len(a.jobs), &a.reply)
+	})
+	p.q.Post(ports.Completion{Tag: tagAsk | index})
+}
+
+// answeredLocked gives jobs their new views. The version has to be the slot's.
+func (p *puller) answeredLocked(a *pullAsk, now domain.Instant) {
+	n := p.n
+	for i, j := range a.jobs {
+		j.asking = false
+		err := a.err
+		if err == nil && a.reply.Status[i] != ports.KeyHere {
+			err = ports.ErrNotFound
+		}
+		var v *view
+		if err == nil {
+			v, err = n.viewLocked(a.conn, j.key.space, j.key.name, &a.reply, i, a.before)
+		}
+		if err == nil && (v.version != j.view.version || v.layout.Size != j.size) {
+			err = ports.ErrStale
+		}
+		if err == nil && !v.usable(now) {
+			p.failLocked(j, ports.InstallLease)
+			continue
+		}
+		if err != nil {
+			p.failLocked(j, ports.InstallPeerFailed)
+			continue
+		}
+		j.view = v
+		if j.fill != nil && !j.fill.doomed {
+			j.fill.view = v
+		}
+	}
+}
+
+// failLocked ends a job without its object; the next pass takes it out of the active set.
+func (p *puller) failLocked(j *pullJob, why ports.InstallFailure) {
+	if !j.ended {
+		p.n.counters.installFailure(why)
+		p.endLocked(j, false)
+	}
+}
+
+func (p *puller) endLocked(j *pullJob, done bool) {
+	if j.ended {
+		return
+	}
+	j.ended = true
+	if j.fill != nil {
+		j.fill.pulled = false
+	}
+	delete(p.jobs, j.key)
+	if done {
+		p.n.counters.pullDone.Add(1)
+	} else {
+		p.n.counters.pullFailed.Add(1)
+	}
+}

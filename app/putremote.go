@@ -1,0 +1,443 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// remotePut is the part of a put that a peer has to answer for: reserve, write through the PUT arena, commit; abort what failed,
+// only after our own transport is quiet.
+type remotePut struct {
+	*putCall
+	conn    *conn
+	arena   *arena
+	q       *ports.Completions
+	reserve ports.ReserveRequest
+	rows    []int // key of each row
+	rounds  []*putRound
+	pieces  []putPiece
+	quiet   bool // nothing of ours is outstanding
+	flying  int  // ops
+	taken   []ports.Completion
+}
+
+// putPiece is a run of one object that goes through the arena at once.
+type putPiece struct {
+	key int
+	run domain.Run
+}
+
+// putRound is the pieces that share one slice.
+type putRound struct {
+	linkBatch
+	pieces []putPiece
+	len    uint64
+	off    uint64
+	left   int
+}
+
+// remote puts to a named peer.
+func (c *putCall) remote(to ports.PeerID) {
+	n := c.n
+	if n.arenas[putArena] == nil {
+		n.counters.downgrade(ports.DowngradeArenaOff)
+		c.failRest(ports.NoSpace, fmt.Errorf("put to %s: the put arena is off: %w", to, ports.ErrNoSpace))
+		return
+	}
+	if n.p.Writer == nil {
+		c.failRest(ports.PeerUnavailable, fmt.Errorf("put to %s: no writer: %w", to, ports.ErrPeer))
+		return
+	}
+	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions(), quiet: true}
+	var reply ports.ReserveReply
+	if err := p.reserveAll(n.peers.get(to), &reply); err != nil {
+		if p.conn != nil && p.conn.alive() { // the answer was lost: what it reserved is not to wait for its deadline
+			p.abort(p.reserve.Keys, p.reserve.Versions)
+		}
+		c.failRest(ports.PeerUnavailable, fmt.Errorf("reserve at %s: %w", to, err))
+		return
+	}
+	for row, i := range p.rows {
+		p.reserved(i, row, &reply)
+	}
+	p.pack()
+	p.write()
+	p.settle()
+}
+
+func (c *putCall) failRest(s ports.Status, err error) {
+	for i := range c.keys {
+		if c.pendingKey(i) {
+			c.finish(i, s, err)
+		}
+	}
+}
+
+// reserveAll asks for every key in one call.
+func (p *remotePut) reserveAll(to *peer, reply *ports.ReserveReply) error {
+	n := p.n
+	for i := range p.keys {
+		if !p.pendingKey(i) {
+			continue
+		}
+		k := &p.keys[i]
+		k.version = n.drawVersion()
+		p.rows = append(p.rows, i)
+		p.reserve.Keys = append(p.reserve.Keys, ports.Key{Space: uint32(p.space), Name: p.names[i]})
+		p.reserve.Versions = append(p.reserve.Versions, k.version)
+		p.reserve.Sizes = append(p.reserve.Sizes, k.size)
+	}
+	if len(p.rows) == 0 {
+		return nil
+	}
+	ctx, cancel := n.control()
+	defer cancel()
+	stop := context.AfterFunc(p.ctx, cancel)
+	defer stop()
+	conn, err := n.ask(ctx, to, func(ctx context.Context, c *conn) error {
+		p.reserve.Via = c.kind
+		if err := n.p.Writer.Reserve(ctx, c.to, &p.reserve, reply); err != nil {
+			return err
+		}
+		return checkReserve(len(p.rows), reply)
+	})
+	p.conn = conn
+	return err
+}
+
+func checkReserve(rows int, r *ports.ReserveReply) error {
+	return errJoin(checkColumn("reserve", len(r.Status), rows), checkColumn("tokens", len(r.Tokens), rows), checkColumn("pages", len(r.PageEnd), rows),
+		checkEnds(r.PageEnd, len(r.Pages)))
+}
+
+// reserved takes in one row of the answer.
+func (p *remotePut) reserved(i, r int, reply *ports.ReserveReply) {
+	k := &p.keys[i]
+	switch reply.Status[r] {
+	case ports.Reserved, ports.ReservedYours:
+		pages := rows(reply.PageEnd, r)
+		k.token = reply.Tokens[r]
+		k.layout = domain.Layout{Pages: reply.Pages[pages.lo:pages.hi], PageSize: p.conn.page, Size: k.size}
+		if err := p.conn.checkLayout(k.layout); err != nil {
+			k.err = fmt.Errorf("reserve at %s: %w", p.conn.peer.id, err)
+		}
+	case ports.ReserveExists:
+		p.finish(i, ports.Exists, nil)
+	case ports.ReserveConflict:
+		p.finish(i, ports.Conflict, fmt.Errorf("exists at %s with another size: %w", p.conn.peer.id, domain.ErrInvalid))
+	case ports.ReserveBusy:
+		p.finish(i, ports.Busy, fmt.Errorf("another writer has reserved the key at %s: %w", p.conn.peer.id, ports.ErrBusy))
+	case ports.ReserveNoSpace:
+		p.finish(i, ports.NoSpace, fmt.Errorf("%d bytes at %s: %w", k.size, p.conn.peer.id, ports.ErrNoSpace))
+	default:
+		p.finish(i, ports.Refused, fmt.Errorf("reserve at %s: %w", p.conn.peer.id, ports.ErrRefused))
+	}
+}
+
+// pack cuts the objects into pieces of at most half of the arena and the pieces into rounds, so that one round is written while the
+// next is copied in. An object larger than the arena goes in rounds into its reservation.
+func (p *remotePut) pack() {
+	half := max(p.arena.capacity/2/domain.ArenaAlign*domain.ArenaAlign, domain.ArenaAlign)
+	half = min(half, p.arena.capacity)
+	var r *putRound
+	for _, i := range p.rows {
+		k := &p.keys[i]
+		if k.done || k.err != nil {
+			continue
+		}
+		for off := uint64(0); off < k.size; {
+			if r == nil || r.len >= half {
+				r = &putRound{}
+				p.rounds = append(p.rounds, r)
+			}
+			n := min(k.size-off, half-r.len)
+			r.pieces = append(r.pieces, putPiece{key: i, run: domain.Run{Off: off, Len: n}})
+			r.len += (n + domain.ArenaAlign - 1) / domain.ArenaAlign * domain.ArenaAlign
+			off += n
+		}
+	}
+}
+
+// write sends the rounds, two at a time, and returns when none of our ops is outstanding or the call's time is over.
+func (p *remotePut) write() {
+	for i, r := range p.rounds {
+		if !p.acquire(r, uint64(i)) {
+			return
+		}
+		p.copyIn(r)
+		p.send(r, i)
+	}
+	for p.flying > 0 {
+		if !p.take() {
+			return
+		}
+	}
+}
+
+// acquire waits for a round's slice, landing what was written meanwhile.
+func (p *remotePut) acquire(r *putRound, i uint64) bool {
+	n := p.n
+	id, off, granted := p.arena.request(r.len, p.q, tagRound|i)
+	until := n.now().Add(n.cfg.ArenaWait)
+	for !granted {
+		if n.now() >= until {
+			n.counters.downgrade(ports.DowngradeArenaTimeout)
+			p.arena.withdraw(id)
+			p.stopWith(ports.Busy, fmt.Errorf("no put arena slice of %d bytes within %v: %w", r.len, n.cfg.ArenaWait, ports.ErrBusy))
+			return false
+		}
+		if !p.takeUntil(until) {
+			p.arena.withdraw(id)
+			return false
+		}
+		off, granted = p.arena.claim(id)
+	}
+	r.off = off
+	return true
+}
+
+// copyIn assembles a round's pieces in its slice.
+func (p *remotePut) copyIn(r *putRound) {
+	n := p.n
+	arena := domain.Flat(p.flat[:1], p.arena.capacity)
+	at := r.off
+	for _, piece := range r.pieces {
+		k := &p.keys[piece.key]
+		if k.err == nil {
+			copies := p.addCopies(nil, k, piece.run, p.arena.regions[:], arena, at)
+			errs := make([]error, len(copies))
+			n.p.Copier.Copy(p.ctx, copies, errs)
+			if err := firstError(errs); err != nil {
+				k.err = &putError{copyStatus(p.ctx, err), fmt.Errorf("copy in: %w", err)}
+			}
+		}
+		at += (piece.run.Len + domain.ArenaAlign - 1) / domain.ArenaAlign * domain.ArenaAlign
+	}
+}
+
+// putError carries the status that a key's failure amounts to.
+type putError struct {
+	status ports.Status
+	err    error
+}
+
+func (e *putError) Error() string { return e.err.Error() }
+func (e *putError) Unwrap() error { return e.err }
+
+// send submits a round: one op a piece.
+func (p *remotePut) send(r *putRound, index int) {
+	arena := domain.Flat(p.flat[:1], p.arena.capacity)
+	deadline := p.n.now().Add(p.n.cfg.TransferTimeout)
+	r.conn = p.conn
+	at := r.off
+	for j, piece := range r.pieces {
+		k := &p.keys[piece.key]
+		if k.err == nil {
+			r.Ops = append(r.Ops, ports.Op{Tag: tagOp | uint64(index)<<24 | uint64(j), First: uint32(len(r.Segments)), Purpose: ports.PurposePut,
+				Dir: ports.Write, Grant: k.token, Deadline: deadline})
+			r.addSegments(p.arena.regions[:], arena, domain.Run{Off: at, Len: piece.run.Len}, k.layout, piece.run)
+			r.endOp()
+		}
+		at += (piece.run.Len + domain.ArenaAlign - 1) / domain.ArenaAlign * domain.ArenaAlign
+	}
+	r.left = len(r.Ops)
+	if r.left == 0 {
+		p.arena.release(r.off)
+		return
+	}
+	p.flying += r.left
+	if err := p.conn.link.Submit(&r.Batch, p.q); err != nil {
+		for _, op := range r.Ops {
+			p.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
+		}
+	}
+}
+
+func (p *remotePut) take() bool { return p.takeUntil(p.deadline) }
+
+// takeUntil lands what has come. It reports false when the call is to end now.
+func (p *remotePut) takeUntil(until domain.Instant) bool {
+	now := p.n.now()
+	var err error
+	p.taken, err = p.q.Take(p.ctx, max(min(until, p.deadline).Sub(now), time.Nanosecond), p.taken[:0])
+	p.land()
+	if err != nil {
+		p.stopWith(ports.Cancelled, fmt.Errorf("%w: %w", ports.ErrCancelled, err))
+		return false
+	}
+	if p.n.stop.Err() != nil {
+		p.stopWith(ports.Cancelled, fmt.Errorf("put: %w", ports.ErrClosed))
+		return false
+	}
+	if p.n.now() >= p.deadline {
+		p.stopWith(ports.TransferFailed, fmt.Errorf("whole call: %w", ports.ErrTimeout))
+		return false
+	}
+	return true
+}
+
+func (p *remotePut) land() {
+	for _, done := range p.taken {
+		if done.Tag&tagKind != tagOp {
+			continue
+		}
+		r := p.rounds[done.Tag&^tagKind>>24]
+		k := &p.keys[r.pieces[done.Tag&(1<<24-1)].key]
+		if done.Err != nil && k.err == nil {
+			k.err = fmt.Errorf("write to %s: %w", p.conn.peer.id, done.Err)
+		}
+		p.flying--
+		r.left--
+		if r.left == 0 {
+			p.arena.release(r.off)
+		}
+	}
+}
+
+// stopWith fails every key that has not failed already.
+func (p *remotePut) stopWith(s ports.Status, err error) {
+	for _, i := range p.rows {
+		if k := &p.keys[i]; !k.done && k.err == nil {
+			k.err = &putError{s, err}
+		}
+	}
+}
+
+// settle commits what was written whole, and aborts the rest: at once when our transport is quiet, else by a goroutine that waits
+// for that, while the caller goes on (its memory is not touched: the arena's is).
+func (p *remotePut) settle() {
+	var abort []int
+	var commit []int
+	for _, i := range p.rows {
+		switch k := &p.keys[i]; {
+		case k.done:
+		case k.err != nil:
+			abort = append(abort, i)
+		default:
+			commit = append(commit, i)
+		}
+	}
+	p.commit(commit)
+	if len(abort) == 0 {
+		return
+	}
+	keys, versions := p.columns(abort)
+	for _, i := range abort {
+		p.finish(i, putStatus(p.keys[i].err), p.keys[i].err)
+	}
+	if p.flying == 0 {
+		p.abort(keys, versions)
+		return
+	}
+	p.cancelFlying()
+	late := &remotePut{putCall: &putCall{n: p.n, ctx: context.Background(), keys: p.keys, deadline: p.n.now().Add(2 * p.n.cfg.TransferTimeout)},
+		conn: p.conn, arena: p.arena, q: p.q, rounds: p.rounds, flying: p.flying}
+	p.n.mu.Lock()
+	p.n.mu.calls++ // counted until it has ended, as an abandoned get is
+	p.n.mu.Unlock()
+	p.n.wg.Go(func() {
+		defer p.n.leave()
+		late.drain()
+		late.abort(keys, versions)
+	})
+}
+
+// drain waits until none of our writes is outstanding; every op completes by its deadline.
+func (p *remotePut) drain() {
+	for p.flying > 0 {
+		p.taken, _ = p.q.Take(context.Background(), time.Second, p.taken[:0])
+		p.land()
+	}
+}
+
+func (p *remotePut) cancelFlying() {
+	var tags []uint64
+	for _, r := range p.rounds {
+		if r.left > 0 {
+			for _, op := range r.Ops {
+				tags = append(tags, op.Tag)
+			}
+		}
+	}
+	p.conn.link.Cancel(p.q, tags)
+}
+
+func (p *remotePut) columns(keys []int) ([]ports.Key, []domain.Version) {
+	var k []ports.Key
+	var v []domain.Version
+	for _, i := range keys {
+		k = append(k, ports.Key{Space: uint32(p.space), Name: p.names[i]})
+		v = append(v, p.keys[i].version)
+	}
+	return k, v
+}
+
+// abort tells the owner that our transport is quiet. One that is not told ends the reservation by its deadline.
+func (p *remotePut) abort(keys []ports.Key, versions []domain.Version) {
+	ctx, cancel := p.n.control()
+	defer cancel()
+	if err := p.n.p.Writer.Abort(ctx, p.conn.to, keys, versions, true); err != nil {
+		p.conn.failed(err)
+	}
+}
+
+// commit publishes keys whose bytes are all written. A reply that was lost is asked for once more: commit is idempotent.
+func (p *remotePut) commit(keys []int) {
+	if len(keys) == 0 {
+		return
+	}
+	n := p.n
+	var req ports.CommitRequest
+	req.Keys, req.Versions = p.columns(keys)
+	for _, i := range keys {
+		req.PutLens = append(req.PutLens, p.putLens(&p.keys[i])...)
+		req.LenEnd = append(req.LenEnd, uint32(len(req.PutLens)))
+		req.SumEnd = append(req.SumEnd, 0)
+	}
+	var status []ports.CommitStatus
+	var err error
+	for range 2 {
+		ctx, cancel := n.control()
+		err = n.p.Writer.Commit(ctx, p.conn.to, &req, &status)
+		cancel()
+		if err == nil {
+			err = checkColumn("commit", len(status), len(keys))
+		}
+		if err == nil || errors.Is(err, ports.ErrRestarted) {
+			break
+		}
+	}
+	if err != nil {
+		p.conn.failed(err)
+	}
+	for r, i := range keys {
+		switch {
+		case err != nil:
+			p.finish(i, ports.PeerUnavailable, fmt.Errorf("commit at %s: %w", p.conn.peer.id, err))
+		case status[r] == ports.CommitDone:
+			p.finish(i, ports.Stored, nil)
+		case status[r] == ports.CommitExists:
+			p.finish(i, ports.Exists, nil)
+		default:
+			p.finish(i, ports.TransferFailed, fmt.Errorf("commit at %s: %w: the reservation has ended", p.conn.peer.id, ports.ErrRevoked))
+		}
+	}
+}
+
+// putStatus is what a failed write amounts to.
+func putStatus(err error) ports.Status {
+	var known *putError
+	switch {
+	case errors.As(err, &known):
+		return known.status
+	case isReset(err), errors.Is(err, ports.ErrTimeout), errors.Is(err, ports.ErrPeer):
+		return ports.PeerUnavailable
+	default:
+		return ports.TransferFailed
+	}
+}
