@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,34 +38,72 @@ func TestNothingWaitsBySleeping(t *testing.T) {
 
 // sleepCalls finds uses of time.Sleep outside of bubbles.
 func sleepCalls(s *source) []found {
+	inBubble := bubbles(s)
 	var out []found
-	bubbles := bubbles(s)
 	for _, f := range uses("time", "Sleep")(s) {
-		inside := false
-		for _, b := range bubbles {
-			inside = inside || b.Pos() <= f.pos && f.pos < b.End()
-		}
-		if !inside {
+		if !inside(inBubble, f.pos) {
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
-// bubbles are the calls whose function runs in virtual time.
+func inside(nodes []ast.Node, pos token.Pos) bool {
+	return slices.ContainsFunc(nodes, func(n ast.Node) bool { return n.Pos() <= pos && pos < n.End() })
+}
+
+// bubbles are the parts of a file that run in virtual time: calls of synctest.Test and of the file's functions that call it for
+// a function that they are given, and functions that are named in such parts only.
 func bubbles(s *source) []ast.Node {
 	starts := map[token.Pos]bool{}
 	for _, f := range all(uses("testing/synctest", "Test"), uses("pgregory.net/rapid", "SyncTest"))(s) {
 		starts[f.pos] = true
 	}
 	var out []ast.Node
+	funcs, named := functions(s.file)
+	for name, f := range funcs {
+		for start := range starts {
+			if f.Pos() <= start && start < f.End() {
+				for _, at := range named[name] {
+					starts[at] = true
+				}
+			}
+		}
+	}
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CallExpr); ok && starts[c.Pos()] {
 			out = append(out, c)
 		}
 		return true
 	})
+	for name, f := range funcs {
+		outside := slices.ContainsFunc(named[name], func(at token.Pos) bool { return !inside(out, at) })
+		if len(named[name]) > 0 && !outside {
+			out = append(out, f)
+		}
+	}
 	return out
+}
+
+// functions is the functions of a file by name, and where each is named but for its declaration.
+func functions(file *ast.File) (map[string]*ast.FuncDecl, map[string][]token.Pos) {
+	funcs, named := map[string]*ast.FuncDecl{}, map[string][]token.Pos{}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
+			funcs[f.Name.Name] = f
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		i, ok := n.(*ast.Ident)
+		if !ok || i.Obj == nil || funcs[i.Name] == nil || i == funcs[i.Name].Name {
+			return true
+		}
+		if i.Obj.Decl == funcs[i.Name] { // and not a variable of that name
+			named[i.Name] = append(named[i.Name], i.Pos())
+		}
+		return true
+	})
+	return funcs, named
 }
 
 func TestSleepsAreFound(t *testing.T) {
@@ -77,6 +116,10 @@ func TestSleepsAreFound(t *testing.T) {
 		{"as a value", `package a; import "time"; var nap = time.Sleep`, 1},
 		{"in a bubble", `package a; import ("testing/synctest"; "time"); func f(t *T) { synctest.Test(t, func(*T) { time.Sleep(1) }) }`, 0},
 		{"after a bubble", `package a; import ("testing/synctest"; "time"); func f(t *T) { synctest.Test(t, func(*T) {}); time.Sleep(1) }`, 1},
+		{"in a function that is called in a bubble", `package a; import ("testing/synctest"; "time"); func f(t *T) { synctest.Test(t, func(*T) { g() }) }; func g() { time.Sleep(1) }`, 0},
+		{"in one that is called elsewhere too", `package a; import ("testing/synctest"; "time"); func f(t *T) { g(); synctest.Test(t, func(*T) { g() }) }; func g() { time.Sleep(1) }`, 1},
+		{"by a helper", `package a; import ("testing/synctest"; "time"); func in(t *T, f func()) { synctest.Test(t, func(*T) { f() }) }; func f(t *T) { in(t, func() { time.Sleep(1) }) }`, 0},
+		{"after a helper", `package a; import ("testing/synctest"; "time"); func in(t *T, f func()) { synctest.Test(t, func(*T) { f() }) }; func f(t *T) { in(t, nil); time.Sleep(1) }`, 1},
 		{"another Sleep", `package a; import "b/time2"; func f() { time2.Sleep(1) }`, 0},
 		{"a variable called time", `package a; import "time"; var _ time.Duration; func f(time interface{ Sleep(int) }) { time.Sleep(1) }`, 0},
 	} {
