@@ -117,6 +117,9 @@ func (o *Layerwise) checkTogether() error {
 	if n := times(o.Shape.ObjectBytes(), uint64(o.Pages)); n > maxWalkBytes {
 		return badOption("--pages", o.Pages, "a restore would have %d bytes, limit %d", n, uint64(maxWalkBytes))
 	}
+	if o.ScratchMiB == 0 && o.OffloadRanks != 0 && !o.OffloadLocal && !o.LocalOnly {
+		return badOption("--scratch-mib", 0, "offload ranks put to the other node through the put arena; want 1 or more, --offload-ranks 0 or --offload-to local")
+	}
 	if o.PageBytes > domain.MaxObjectSize {
 		return badOption("--page-bytes", o.PageBytes, "want at most %d", uint64(domain.MaxObjectSize))
 	}

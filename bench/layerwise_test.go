@@ -36,9 +36,14 @@ func newTestRun(t *testing.T) *testRun {
 
 func (r *testRun) run(t *testing.T) error {
 	t.Helper()
+	return r.runOver(t, r.net.open)
+}
+
+func (r *testRun) runOver(t *testing.T, open OpenCluster) error {
+	t.Helper()
 	r.rows = nil
 	r.errs.Reset()
-	return r.Run(t.Context(), r.net.open, func(row Row) { r.rows = append(r.rows, row) })
+	return r.Run(t.Context(), open, func(row Row) { r.rows = append(r.rows, row) })
 }
 
 // setMiB is the bytes of one set of a rank.
@@ -55,25 +60,29 @@ func TestRestoresMoveEachByteOnceAndAllBecomesLocal(t *testing.T) {
 		"offload, as ranks": func(r *testRun) { r.OffloadRanks = -1 },
 		"computing":         func(r *testRun) { r.ComputePerLayer = time.Microsecond },
 		"spinning":          func(r *testRun) { r.ComputePerLayer, r.Compute = time.Microsecond, ComputeSpin },
-		"full medium":       func(r *testRun) { r.Fill = 2 },
 		"page is a prime":   func(r *testRun) { r.PageBytes = 13 },
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := newTestRun(t)
-			change(r)
-			require.NoError(t, r.run(t), r.errs.String())
-			v := r.rows[0].Values
-			moved := r.setMiB() * 2 * 3 // ranks, requests: the warm-up is not counted
-			require.Equal(t, moved, v[ColWireRange]+v[ColWireBackground])
-			require.Equal(t, moved, v[ColLocalWrite])
-			require.Equal(t, moved, v[ColWireWhole])
-			require.Zero(t, v[ColWireDuplicate])
-			require.Zero(t, v[ColFailedReads])
-			require.True(t, r.rows[0].Verified)
-			require.Positive(t, v[ColTTFLP50])
-			require.GreaterOrEqual(t, v[ColRestoreP50]*1000, v[ColTTFLP50])
-			require.Positive(t, v[ColGetRate])
-		})
+		for nodes, open := range openers() {
+			t.Run(name+"/"+nodes, func(t *testing.T) {
+				r := newTestRun(t)
+				change(r)
+				if nodes == "fake" {
+					open = r.net.open
+				}
+				require.NoError(t, r.runOver(t, open), r.errs.String())
+				v := r.rows[0].Values
+				moved := r.setMiB() * 2 * 3 // ranks, requests: the warm-up is not counted
+				require.Equal(t, moved, v[ColWireRange]+v[ColWireBackground])
+				require.Equal(t, moved, v[ColLocalWrite])
+				require.Equal(t, moved, v[ColWireWhole])
+				require.Zero(t, v[ColWireDuplicate])
+				require.Zero(t, v[ColFailedReads])
+				require.True(t, r.rows[0].Verified)
+				require.Positive(t, v[ColTTFLP50])
+				require.GreaterOrEqual(t, v[ColRestoreP50]*1000, v[ColTTFLP50])
+				require.Positive(t, v[ColGetRate])
+			})
+		}
 	}
 }
 
@@ -93,6 +102,50 @@ func TestCountsAreOfTheResults(t *testing.T) {
 		{Name: "a", RangeBytes: 104, Ranges: 36, Calls: 9, Bytes: a, Share: float64(a) / float64(a+b), RemoteKeys: 36, WireBytes: a},
 		{Name: "b", RangeBytes: 56, Ranges: 24, Calls: 6, Bytes: b, Share: float64(b) / float64(a+b), RemoteKeys: 24, WireBytes: b},
 	}, r.rows[0].Pools)
+}
+
+func TestOffloadKeepsItsLastTwoSets(t *testing.T) {
+	for _, here := range []bool{false, true} {
+		r := newTestRun(t)
+		r.OffloadRanks, r.OffloadLocal, r.RangesPerCall = 3, here, 10 // 3 pages of pool a a call
+		r.ComputePerLayer = 2 * time.Millisecond
+		require.NoError(t, r.run(t), r.errs.String())
+		holder := r.net.nodes[1]
+		if here {
+			holder = r.net.nodes[0]
+		}
+		kept := map[string]int{} // by rank and pool
+		for name := range holder.objects {
+			if part := strings.Split(name, "/"); strings.HasPrefix(part[1], "o") {
+				kept[part[1]+part[3]]++
+			}
+		}
+		require.Len(t, kept, 3*2)
+		for who, n := range kept {
+			require.LessOrEqual(t, n, 2*4, who)
+			require.Greater(t, n, 2*4-3, who)
+		}
+		require.Positive(t, r.rows[0].Values[ColPutRate])
+	}
+}
+
+// Over a medium that is full, slots give way to others and bytes may move again; what is read is right all the same.
+func TestEveryReadIsRightOverAFullMedium(t *testing.T) {
+	r := newTestRun(t)
+	r.Fill, r.OffloadRanks = 2, 1
+	for _, r.OffloadLocal = range []bool{false, true} {
+		require.NoError(t, r.runOver(t, OpenNodes), r.errs.String())
+		require.GreaterOrEqual(t, r.rows[0].Values[ColWireRange]+r.rows[0].Values[ColWireBackground], 6*r.setMiB())
+	}
+}
+
+func TestFillPutsTimesTheMediumBeforeTheRun(t *testing.T) {
+	r := newTestRun(t)
+	r.Fill = 3
+	require.NoError(t, r.run(t), r.errs.String())
+	reader := r.net.nodes[0]
+	require.Greater(t, reader.stats.PutBytes, 2*reader.spec.MediumBytes)
+	require.LessOrEqual(t, reader.stats.PutBytes, 3*reader.spec.MediumBytes)
 }
 
 func TestSharedKeysMoveOnceForAllRanks(t *testing.T) {
@@ -339,25 +392,26 @@ func TestRunsAreMedians(t *testing.T) {
 
 func TestBadOptionsNameFlagValueAndLimit(t *testing.T) {
 	for want, change := range map[string]func(*Layerwise){
-		`--ranks "": want 1 or more`:                      func(o *Layerwise) { o.Ranks = nil },
-		`--ranks "0": want 1 to 256`:                      func(o *Layerwise) { o.Ranks = []int{1, 0} },
-		`--ranks "257": want 1 to 256`:                    func(o *Layerwise) { o.Ranks = []int{257} },
-		`--layer-group "0": want 1 to`:                    func(o *Layerwise) { o.Grouping.Size = 0 },
-		`--pages "0": want 1 to 1048576`:                  func(o *Layerwise) { o.Pages = 0 },
-		`--requests "-1": want 1 to`:                      func(o *Layerwise) { o.Requests = -1 },
-		`--compute-us-per-layer "-1": want 0 to 10000000`: func(o *Layerwise) { o.ComputePerLayer = -time.Microsecond },
-		`--offload-ranks "-2": want -1 to 256`:            func(o *Layerwise) { o.OffloadRanks = -2 },
-		`--ranges-per-call "0": want 1 to 1048576`:        func(o *Layerwise) { o.RangesPerCall = 0 },
-		`--ranges-per-call "1048577"`:                     func(o *Layerwise) { o.RangesPerCall = 1<<20 + 1 },
-		`--ranges-per-call "2": a page of a group has 3`:  func(o *Layerwise) { o.RangesPerCall, o.Grouping.Size = 2, 5 },
-		`--scratch-mib "-1": want 0 to`:                   func(o *Layerwise) { o.ScratchMiB = -1 },
-		`--medium-mib "-1": want 0 to`:                    func(o *Layerwise) { o.MediumMiB = -1 },
-		`--medium-mib "1": less than one page of 2097152`: func(o *Layerwise) { o.MediumMiB, o.PageBytes = 1, 2<<20 },
-		`--fill "-1": want 0 to`:                          func(o *Layerwise) { o.Fill = -1 },
-		`--runs "0": want 1 to`:                           func(o *Layerwise) { o.Runs = 0 },
-		`--link-gbps "-1": want 0 to`:                     func(o *Layerwise) { o.Link.Gbps = -1 },
-		`--link-delay-us "-1": want 0 to`:                 func(o *Layerwise) { o.Link.DelayUs = -1 },
-		`--page-bytes "1099511627777": want at most`:      func(o *Layerwise) { o.PageBytes = 1<<40 + 1 },
+		`--ranks "": want 1 or more`:                        func(o *Layerwise) { o.Ranks = nil },
+		`--ranks "0": want 1 to 256`:                        func(o *Layerwise) { o.Ranks = []int{1, 0} },
+		`--ranks "257": want 1 to 256`:                      func(o *Layerwise) { o.Ranks = []int{257} },
+		`--layer-group "0": want 1 to`:                      func(o *Layerwise) { o.Grouping.Size = 0 },
+		`--pages "0": want 1 to 1048576`:                    func(o *Layerwise) { o.Pages = 0 },
+		`--requests "-1": want 1 to`:                        func(o *Layerwise) { o.Requests = -1 },
+		`--compute-us-per-layer "-1": want 0 to 10000000`:   func(o *Layerwise) { o.ComputePerLayer = -time.Microsecond },
+		`--offload-ranks "-2": want -1 to 256`:              func(o *Layerwise) { o.OffloadRanks = -2 },
+		`--ranges-per-call "0": want 1 to 1048576`:          func(o *Layerwise) { o.RangesPerCall = 0 },
+		`--ranges-per-call "1048577"`:                       func(o *Layerwise) { o.RangesPerCall = 1<<20 + 1 },
+		`--ranges-per-call "2": a page of a group has 3`:    func(o *Layerwise) { o.RangesPerCall, o.Grouping.Size = 2, 5 },
+		`--scratch-mib "-1": want 0 to`:                     func(o *Layerwise) { o.ScratchMiB = -1 },
+		`--scratch-mib "0": offload ranks put to the other`: func(o *Layerwise) { o.ScratchMiB, o.OffloadRanks = 0, 1 },
+		`--medium-mib "-1": want 0 to`:                      func(o *Layerwise) { o.MediumMiB = -1 },
+		`--medium-mib "1": less than one page of 2097152`:   func(o *Layerwise) { o.MediumMiB, o.PageBytes = 1, 2<<20 },
+		`--fill "-1": want 0 to`:                            func(o *Layerwise) { o.Fill = -1 },
+		`--runs "0": want 1 to`:                             func(o *Layerwise) { o.Runs = 0 },
+		`--link-gbps "-1": want 0 to`:                       func(o *Layerwise) { o.Link.Gbps = -1 },
+		`--link-delay-us "-1": want 0 to`:                   func(o *Layerwise) { o.Link.DelayUs = -1 },
+		`--page-bytes "1099511627777": want at most`:        func(o *Layerwise) { o.PageBytes = 1<<40 + 1 },
 		`--pages "1048576": a restore would have 4294967296 ranges, limit 16777216`: func(o *Layerwise) {
 			o.Pages, o.Shape = 1<<20, Shape{Layers: 4096, Pools: []Pool{{"kv", 1, make([]int, 4096)}}}
 			o.RangesPerCall = 1 << 20

@@ -148,6 +148,20 @@ func TestReplayFailsOnAWrongByte(t *testing.T) {
 	require.Positive(t, r.rows[0].Values[ReplayFailedReads])
 }
 
+// The same keys go to the same places again and again: without poison what an earlier request left there would pass.
+func TestReplaySeesThatNothingWasWritten(t *testing.T) {
+	r := newTestReplay(writeTrace(t, [][]uint64{{1, 2, 3}, {1, 2, 3}, {1, 2, 3}}))
+	reads := 0
+	r.net.tamper.skip = func(name string) bool {
+		if name == "trace/2" {
+			reads++
+		}
+		return name == "trace/2" && reads == 4 // two groups of the second request, then the third's second group
+	}
+	require.ErrorIs(t, r.run(t, r.net.open), ErrFailed)
+	require.Contains(t, r.errs.String(), `wrong byte of key "trace/2" at offset 72: got 0xdb`)
+}
+
 func TestReplayTakesAKeyThatIsGoneByThenForAMiss(t *testing.T) {
 	r := newTestReplay(writeTrace(t, [][]uint64{{1, 2, 3}, {1, 2, 3}}))
 	r.net.tamper.get = func(g *ports.GetBatch, out []ports.Result) {
@@ -227,7 +241,7 @@ func TestBadReplayOptionsNameFlagValueAndLimit(t *testing.T) {
 
 // openers is the nodes that replays and restores are tested over.
 func openers() map[string]OpenCluster {
-	return map[string]OpenCluster{"fake": (&fakeNet{}).open}
+	return map[string]OpenCluster{"fake": (&fakeNet{}).open, "real": OpenNodes}
 }
 
 // publishedTrace lies beside the repository where the project is developed; the project does not carry it.

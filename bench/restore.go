@@ -7,14 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
-	"github.com/spanpool/spanpool/ports/porttest/content"
 )
-
-// settleBound is how long a row waits for the pulls of its requests: far longer than any takes, so that only one that
-// never ends meets it.
-const settleBound = 60 * time.Second
 
 // restoreRow is one run of one row: a number of ranks that restore together, over nodes of its own.
 type restoreRow struct {
@@ -192,9 +186,7 @@ func (r *restoreRow) request(ctx context.Context, q int) error {
 		return err
 	}
 	times := r.restoreTogether(ctx)
-	if ctx.Err() != nil {
-		return context.Cause(ctx) // reads that were cut short are no failures
-	}
+	// When ctx has ended, check says so before it looks at anything: reads that were cut short are no failures.
 	bad := make([]int, len(r.ranks))
 	err = inParallel(len(r.ranks), func(i int) (err error) {
 		bad[i], err = r.ranks[i].check(ctx, r.limiter, r.failures, r.o.Verify)
@@ -251,168 +243,5 @@ func (r *restoreRow) record(times []walkTimes, bad []int) {
 	if whole {
 		r.getBytes += r.tally.bytes() - before
 		r.getTime += loaded
-	}
-}
-
-// counts is what the reader has counted, and what offload has stored there by then.
-type counts struct {
-	wire       [ports.NumPurposes]uint64
-	duplicate  uint64
-	localWrite uint64
-}
-
-// settledCounts waits for the pulls under way and reads the counters while no put of offload is under way.
-func (r *restoreRow) settledCounts(ctx context.Context) (counts, error) {
-	done, err := waitUntil(ctx, settleBound, func() bool { return r.reader().Stats().PullWaiting == 0 })
-	if err != nil {
-		return counts{}, err
-	}
-	if !done {
-		return counts{}, fmt.Errorf("%w: %d pulls still wait after %v", ErrFailed, r.reader().Stats().PullWaiting, settleBound)
-	}
-	defer r.offload.pause()()
-	s := r.reader().Stats()
-	c := counts{wire: s.Wire, duplicate: s.DuplicateBytes, localWrite: s.PutBytes - r.offload.storedAtReader()}
-	for _, n := range s.InstalledBytes {
-		c.localWrite += n
-	}
-	return c, nil
-}
-
-func (c counts) since(before counts) counts {
-	for p := range c.wire {
-		c.wire[p] -= before.wire[p]
-	}
-	c.duplicate -= before.duplicate
-	c.localWrite -= before.localWrite
-	return c
-}
-
-// checkSwitches fails a run whose switches did not do what they say.
-func (r *restoreRow) checkSwitches(d counts) error {
-	if r.o.NoPrefetch && d.wire[ports.PurposePull] != 0 {
-		return fmt.Errorf("%w: --no-prefetch: wire_background_mib is %.2f (%d bytes), want 0", ErrFailed,
-			toMiB(d.wire[ports.PurposePull]), d.wire[ports.PurposePull])
-	}
-	nothingInstalls := r.o.Locality == domain.LocalityOff || r.o.NoPrefetch && r.o.Locality == domain.LocalityPullOnly && !r.walk.Tiles()
-	if nothingInstalls && d.localWrite != 0 {
-		return fmt.Errorf("%w: local_write_mib is %.2f (%d bytes), want 0: by --locality and --no-prefetch nothing may become local",
-			ErrFailed, toMiB(d.localWrite), d.localWrite)
-	}
-	return nil
-}
-
-func (r *restoreRow) figures(d counts) *Row {
-	failed, _ := r.failures.counts()
-	row := &Row{Verified: r.o.Verify, Pools: r.tally.poolRows()}
-	row.Values = [NumColumns]float64{
-		ColRanks:          float64(r.sets.ranks),
-		ColLayers:         float64(r.o.Shape.Layers),
-		ColGroup:          float64(r.o.Grouping.Size),
-		ColPages:          float64(r.o.Pages),
-		ColObjectKiB:      float64(r.o.Shape.ObjectBytes()) / 1024,
-		ColRestoreP50:     milliseconds(r.restore.Percentile(50)),
-		ColRestoreP95:     milliseconds(r.restore.Percentile(95)),
-		ColTTFLP50:        microseconds(r.ttfl.Percentile(50)),
-		ColTTFLP95:        microseconds(r.ttfl.Percentile(95)),
-		ColStallP50:       milliseconds(r.stall.Percentile(50)),
-		ColGetRate:        gibPerSecond(r.getBytes, r.getTime),
-		ColPutRate:        r.offload.rate(),
-		ColLocalHits:      r.tally.localHitPct(),
-		ColRemoteCalls:    float64(r.tally.remoteCalls),
-		ColRemoteKeys:     float64(r.tally.remoteKeys),
-		ColRepeatRemote:   float64(r.tally.repeats),
-		ColWireWhole:      toMiB(r.tally.wholeBytes),
-		ColWireRange:      toMiB(d.wire[ports.PurposeGet]),
-		ColLocalWrite:     toMiB(d.localWrite),
-		ColWireBackground: toMiB(d.wire[ports.PurposePull]),
-		ColWireDuplicate:  toMiB(d.duplicate),
-		ColFailedReads:    float64(failed),
-	}
-	return row
-}
-
-// seed puts every set at the owner, and before that --fill times its medium of other objects at the reader.
-func (r *restoreRow) seed(ctx context.Context) error {
-	size := r.o.Shape.LargestObject()
-	fill := int(times(uint64(r.o.Fill), r.readerBytes()) / roundUp(size, r.o.pageBytes()))
-	err := r.eachObject(ctx, "filling", fill, func(b []byte, i int) error {
-		return r.seedOne(ctx, r.reader(), fmt.Sprintf("fill/%d", i), b[:size])
-	})
-	if err != nil {
-		return err
-	}
-	return r.eachObject(ctx, "seeding", r.sets.objects(), func(b []byte, i int) error {
-		name, pool := r.sets.object(i)
-		return r.seedOne(ctx, r.owner().Pool, name, b[:r.o.Shape.Pools[pool].ObjectBytes()])
-	})
-}
-
-func (r *restoreRow) seedOne(ctx context.Context, p ports.Pool, name string, b []byte) error {
-	content.Fill(b, contentKey(name), 0)
-	if res := p.Put(ctx, namespace, name, ports.HostRegionOf(b)); res.Status != ports.Stored {
-		return fmt.Errorf("seed key %q of %d bytes: status %s, want %s", namespace+"/"+name, len(b), res.Status, ports.Stored)
-	}
-	return nil
-}
-
-// eachObject runs f for 0, ..., n-1 in as many goroutines as the limiter has places, each with room for one object.
-func (r *restoreRow) eachObject(ctx context.Context, what string, n int, f func(b []byte, i int) error) error {
-	var next, done atomic.Int64
-	return inParallel(min(r.limiter.Places(), n), func(int) error {
-		b, err := openBuffer(r.o.Shape.LargestObject())
-		if err != nil {
-			return err
-		}
-		for i := int(next.Add(1)) - 1; i < n && err == nil; i = int(next.Add(1)) - 1 {
-			if lerr := r.limiter.Do(ctx, func() { err = f(b.b, i) }); lerr != nil {
-				err = lerr
-			}
-			r.o.Progress.Step(fmt.Sprintf("%d ranks: %s", r.sets.ranks, what), uint64(done.Add(1)), uint64(n))
-		}
-		return errors.Join(err, b.close())
-	})
-}
-
-// checkStored reads whole what the run left behind: what became local at the reader, and what offload put. A piece of an
-// object that no rank asked for after it came would go unseen otherwise.
-func (r *restoreRow) checkStored(ctx context.Context) error {
-	if !r.o.Verify {
-		return nil
-	}
-	evictable := r.o.MediumMiB > 0 || r.o.Fill > 0
-	kept := r.offload.kept()
-	holder := r.owner().Pool
-	if r.putsHere {
-		holder = r.reader()
-	}
-	err := r.eachObject(ctx, "checking offload", len(kept), func(b []byte, i int) error {
-		r.checkObject(ctx, holder, kept[i].name, b[:r.o.Shape.Pools[kept[i].pool].ObjectBytes()], evictable && r.putsHere)
-		return nil
-	})
-	if err != nil || r.o.Locality == domain.LocalityOff {
-		return err
-	}
-	return r.eachObject(ctx, "checking", r.sets.objects(), func(b []byte, i int) error {
-		name, pool := r.sets.object(i)
-		r.checkObject(ctx, r.reader(), name, b[:r.o.Shape.Pools[pool].ObjectBytes()], false)
-		return nil
-	})
-}
-
-// checkObject reads a whole object. One that may have been evicted may be gone.
-func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string, b []byte, mayBeGone bool) {
-	content.Poison(b)
-	res := p.Get(ctx, namespace, name, ports.HostRegionOf(b))
-	if ctx.Err() != nil || mayBeGone && res.Status == ports.NotFound {
-		return
-	}
-	if res.Status != ports.Hit {
-		r.failures.read("after the run: read of key %q from offset 0: status %s, want %s", namespace+"/"+name, res.Status, ports.Hit)
-		return
-	}
-	key := contentKey(name)
-	if at := content.Check(b, key, 0); at >= 0 {
-		r.failures.read("after the run: wrong byte of key %q at offset %d: got %#02x, want %#02x", namespace+"/"+name, at, b[at], wantByte(key, uint64(at)))
 	}
 }

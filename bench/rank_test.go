@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/ports"
+)
+
+// hits answers every read without touching memory.
+func hits(_ context.Context, _ *ports.GetBatch, out []ports.Result) error {
+	for i := range out {
+		out[i].Status = ports.Hit
+	}
+	return nil
+}
+
+func newTestRank(t *testing.T, fetch Fetch) *rank {
+	t.Helper()
+	r := newTestRun(t)
+	k, err := newRank("rank 0", PlanWalk(r.Shape, r.Grouping, r.Pages, 8), fetch)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, k.close()) })
+	name := func(pool, page int) string { return string(rune('a'+pool)) + string(rune('0'+page)) }
+	require.NoError(t, k.prepare(t.Context(), NewLimiter(1), namespace, r.Pages, name))
+	return k
+}
+
+func readableOf(r *rank) []chan struct{} {
+	readable := make([]chan struct{}, len(r.walk.Groups))
+	for g := range readable {
+		readable[g] = make(chan struct{})
+	}
+	return readable
+}
+
+// A call takes a second: groups of two, two and one call are readable after 2, 4 and 5. Their layers, two, two and one, take
+// 1.5 s each, so that the forward thread waits for the first group only and ends at 2 + 5 x 1.5.
+func TestTimesAreThoseOfTheWalk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newTestRank(t, func(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
+			time.Sleep(time.Second) // virtual
+			return hits(ctx, g, out)
+		})
+		readable := readableOf(k)
+		var ttfl, loaded, stall, restore time.Duration
+		begin := time.Now()
+		require.NoError(t, inParallel(2, func(i int) error {
+			if i == 0 {
+				ttfl, loaded = k.load(t.Context(), begin, readable)
+				return nil
+			}
+			stall = k.forward(readable, time.Sleep, 1500*time.Millisecond)
+			restore = time.Since(begin)
+			return nil
+		}))
+		require.Equal(t, []time.Duration{2 * time.Second, 5 * time.Second, 2 * time.Second, 9500 * time.Millisecond},
+			[]time.Duration{ttfl, loaded, stall, restore}, "ttfl, loaded, stall, restore")
+	})
+}
+
+// Each rank's first call waits until every rank has made one.
+func TestRanksRestoreAtTheSameTime(t *testing.T) {
+	const ranks = 4
+	var all sync.WaitGroup
+	all.Add(ranks)
+	r := newTestRun(t)
+	row := newRestoreRow(&r.Layerwise, ranks)
+	var first [ranks]sync.Once
+	for id := range ranks {
+		row.ranks = append(row.ranks, newTestRank(t, func(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
+			first[id].Do(func() { all.Done(); all.Wait() })
+			return hits(ctx, g, out)
+		}))
+	}
+	times := row.restoreTogether(t.Context())
+	require.Len(t, times, ranks)
+	for _, x := range times {
+		require.Positive(t, x.ttfl)
+		require.GreaterOrEqual(t, x.loaded, x.ttfl)
+		require.GreaterOrEqual(t, x.restore, x.loaded)
+	}
+}
+
+func TestARequestOfFewerPagesReadsTheFirstOnes(t *testing.T) {
+	var keys []string
+	k := newTestRank(t, func(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
+		require.Len(t, out, len(g.Keys))
+		require.Len(t, g.End, len(g.Keys))
+		require.Len(t, g.Ranges, int(g.End[len(g.End)-1]))
+		keys = append(keys, g.Keys...)
+		return hits(ctx, g, out)
+	})
+	name := func(pool, page int) string { return string(rune('a'+pool)) + string(rune('0'+page)) }
+	require.NoError(t, k.prepare(t.Context(), NewLimiter(1), "ns", 2, name))
+	k.load(t.Context(), time.Now(), readableOf(k))
+	require.Equal(t, []string{"a0", "a1", "b0", "b1", "a0", "a1", "b0", "b1", "a0", "a1"}, keys)
+}
+
+func TestPutRateIsTheSumOfTheRanks(t *testing.T) {
+	o := &offload{ranks: []*offloadRank{{bytes: 1 << 30, duration: time.Second}, {bytes: 1 << 30, duration: 2 * time.Second}, {}}}
+	require.InDelta(t, 1.5, o.rate(), 1e-9)
+}

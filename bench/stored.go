@@ -1,0 +1,97 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
+)
+
+// seed puts every set at the owner, and before that --fill times its medium of other objects at the reader.
+func (r *restoreRow) seed(ctx context.Context) error {
+	size := r.o.Shape.LargestObject()
+	fill := int(times(uint64(r.o.Fill), r.readerBytes()) / roundUp(size, r.o.pageBytes()))
+	err := r.eachObject(ctx, "filling", fill, func(b []byte, i int) error {
+		return r.seedOne(ctx, r.reader(), fmt.Sprintf("fill/%d", i), b[:size])
+	})
+	if err != nil {
+		return err
+	}
+	return r.eachObject(ctx, "seeding", r.sets.objects(), func(b []byte, i int) error {
+		name, pool := r.sets.object(i)
+		return r.seedOne(ctx, r.owner().Pool, name, b[:r.o.Shape.Pools[pool].ObjectBytes()])
+	})
+}
+
+func (r *restoreRow) seedOne(ctx context.Context, p ports.Pool, name string, b []byte) error {
+	content.Fill(b, contentKey(name), 0)
+	if res := p.Put(ctx, namespace, name, ports.HostRegionOf(b)); res.Status != ports.Stored {
+		return fmt.Errorf("seed key %q of %d bytes: status %s, want %s", namespace+"/"+name, len(b), res.Status, ports.Stored)
+	}
+	return nil
+}
+
+// eachObject runs f for 0, ..., n-1 in as many goroutines as the limiter has places, each with room for one object.
+func (r *restoreRow) eachObject(ctx context.Context, what string, n int, f func(b []byte, i int) error) error {
+	var next, done atomic.Int64
+	return inParallel(min(r.limiter.Places(), n), func(int) error {
+		b, err := openBuffer(r.o.Shape.LargestObject())
+		if err != nil {
+			return err
+		}
+		for i := int(next.Add(1)) - 1; i < n && err == nil; i = int(next.Add(1)) - 1 {
+			if lerr := r.limiter.Do(ctx, func() { err = f(b.b, i) }); lerr != nil {
+				err = lerr
+			}
+			r.o.Progress.Step(fmt.Sprintf("%d ranks: %s", r.sets.ranks, what), uint64(done.Add(1)), uint64(n))
+		}
+		return errors.Join(err, b.close())
+	})
+}
+
+// checkStored reads whole what the run left behind: what became local at the reader, and what offload put. A piece of an
+// object that no rank asked for after it came would go unseen otherwise.
+func (r *restoreRow) checkStored(ctx context.Context) error {
+	if !r.o.Verify {
+		return nil
+	}
+	evictable := r.o.MediumMiB > 0 || r.o.Fill > 0
+	kept := r.offload.kept()
+	holder := r.owner().Pool
+	if r.putsHere {
+		holder = r.reader()
+	}
+	err := r.eachObject(ctx, "checking offload", len(kept), func(b []byte, i int) error {
+		r.checkObject(ctx, holder, kept[i].name, b[:r.o.Shape.Pools[kept[i].pool].ObjectBytes()], evictable && r.putsHere)
+		return nil
+	})
+	if err != nil || r.o.Locality == domain.LocalityOff {
+		return err
+	}
+	return r.eachObject(ctx, "checking", r.sets.objects(), func(b []byte, i int) error {
+		name, pool := r.sets.object(i)
+		r.checkObject(ctx, r.reader(), name, b[:r.o.Shape.Pools[pool].ObjectBytes()], false)
+		return nil
+	})
+}
+
+// checkObject reads a whole object. One that may have been evicted may be gone.
+func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string, b []byte, mayBeGone bool) {
+	content.Poison(b)
+	res := p.Get(ctx, namespace, name, ports.HostRegionOf(b))
+	if ctx.Err() != nil || mayBeGone && res.Status == ports.NotFound {
+		return
+	}
+	if res.Status != ports.Hit {
+		r.failures.read("after the run: read of key %q from offset 0: status %s, want %s", namespace+"/"+name, res.Status, ports.Hit)
+		return
+	}
+	key := contentKey(name)
+	if at := content.Check(b, key, 0); at >= 0 {
+		r.failures.read("after the run: wrong byte of key %q at offset %d: got %#02x, want %#02x", namespace+"/"+name, at, b[at], wantByte(key, uint64(at)))
+	}
+}
