@@ -6,6 +6,9 @@ help: ## what there is to make
 
 demo: ## two nodes in this process restore objects layer group by layer group, verified, with the bytes counted
 	go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 8 --ranks 1,2 --requests 2 --offload-ranks 0
+	@echo
+	@echo "Every byte was verified. wire_range_mib moved for the ranks and wire_background_mib behind their backs; together they are"
+	@echo "local_write_mib, what is local now: each byte crossed once."
 
 test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python makes a skipped part a failure
 	@sh scripts/test.sh
