@@ -408,8 +408,12 @@ func (c *getCall) wait() bool {
 	if r := c.waitingRound(); r != nil {
 		limit = min(limit, r.deadline)
 	}
+	atMost := max(limit.Sub(now), time.Nanosecond)
+	if len(c.asking)+len(c.ready)+len(c.landed)+len(c.landUnits) > 0 {
+		atMost = 0 // a failed copy or an arena that came too late left work
+	}
 	var err error
-	c.taken, err = c.q.Take(c.ctx, max(limit.Sub(now), time.Nanosecond), c.taken[:0])
+	c.taken, err = c.q.Take(c.ctx, atMost, c.taken[:0])
 	c.handle()
 	now = c.n.now()
 	if r := c.waitingRound(); r != nil && r.deadline <= now {
