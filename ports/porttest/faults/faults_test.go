@@ -285,18 +285,46 @@ func TestEditChangesTheReply(t *testing.T) {
 }
 
 func TestEachLieIsOneAndAnotherOne(t *testing.T) {
-	var told []ports.ResolveReply
-	names := map[string]bool{}
-	for _, lie := range faults.ResolveLies() {
-		w := wrap(faults.Every("PeerResolver", "Resolve", faults.Verdict{Edit: lie.Edit}))
+	resolve := func(t *testing.T, s ports.PeerServer) any {
 		var reply ports.ResolveReply
-		require.NoError(t, w.inj.Resolver(w.peer).Resolve(t.Context(), ports.Peer{}, nil, &reply))
-		require.NotEqual(t, twoRows(), reply, lie.Name)
-		require.NotContains(t, told, reply, lie.Name)
-		require.False(t, names[lie.Name], lie.Name)
-		told, names[lie.Name] = append(told, reply), true
+		require.NoError(t, s.Resolve(t.Context(), ports.Peer{}, nil, &reply))
+		return reply
+	}
+	reserve := func(t *testing.T, s ports.PeerServer) any {
+		var reply ports.ReserveReply
+		require.NoError(t, s.Reserve(t.Context(), ports.Peer{}, nil, &reply))
+		return reply
+	}
+	for _, tt := range []struct {
+		port, method string
+		lies         []faults.Lie
+		ask          func(*testing.T, ports.PeerServer) any
+	}{
+		{"PeerResolver", "Resolve", faults.ResolveLies(), resolve},
+		{"PeerWriter", "Reserve", faults.ReserveLies(), reserve},
+	} {
+		told := []any{tt.ask(t, &fakePeer{})} // the truth
+		names := map[string]bool{}
+		for _, lie := range tt.lies {
+			w := wrap(faults.Every(tt.port, tt.method, faults.Verdict{Edit: lie.Edit}))
+			reply := tt.ask(t, w.inj.Server(w.peer))
+			require.NotContains(t, told, reply, "%s: %s", tt.method, lie.Name)
+			require.False(t, names[lie.Name], "%s: %s", tt.method, lie.Name)
+			told, names[lie.Name] = append(told, reply), true
+		}
 	}
 }
+
+func TestAnEmptyReplyStaysOneWhenShort(t *testing.T) {
+	inj := faults.New(faults.Every("PeerResolver", "Probe", faults.Verdict{Short: true, Edit: func(any) {}}))
+	var reply ports.ProbeReply
+	require.NoError(t, inj.Resolver(emptyPeer{}).Probe(t.Context(), ports.Peer{}, nil, &reply))
+	require.Empty(t, reply.Status)
+}
+
+type emptyPeer struct{ ports.PeerResolver }
+
+func (emptyPeer) Probe(context.Context, ports.Peer, []ports.Key, *ports.ProbeReply) error { return nil }
 
 func TestAnnouncementsAreDropped(t *testing.T) {
 	w := wrap(func(c faults.Call) faults.Verdict { return faults.Verdict{Drop: c.N == 1} })

@@ -2,6 +2,8 @@ package faults
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,18 +64,26 @@ const wakeUp = 0
 const longTime = 100 * 365 * 24 * time.Hour
 
 func newLink(i *Injector, inner ports.Link, peer ports.Peer) *link {
-	ctx, over := context.WithCancel(context.Background())
-	l := &link{i: i, inner: inner, peer: peer, in: ports.NewCompletions(), closeOnce: sync.OnceValue(inner.Close), over: over, done: make(chan struct{})}
+	l := &link{i: i, inner: inner, peer: peer, in: ports.NewCompletions(), closeOnce: sync.OnceValue(inner.Close), done: make(chan struct{})}
 	l.mu.ops = map[uint64]*op{}
+	return l
+}
+
+// start starts what Close waits for; whenDone is called at the end.
+func (l *link) start(whenDone func()) {
+	ctx, over := context.WithCancel(context.Background())
+	l.over = over
 	l.ended.Go(func() {
 		select {
-		case <-inner.Done():
+		case <-l.inner.Done():
 		case <-ctx.Done():
 		}
 		over()
 	})
-	l.ended.Go(func() { l.forward(ctx) })
-	return l
+	l.ended.Go(func() {
+		defer whenDone()
+		l.forward(ctx)
+	})
 }
 
 func (l *link) call(method string) Call { return Call{Port: "Link", Method: method, Peer: l.peer} }
@@ -85,6 +95,9 @@ func (l *link) Submit(b *ports.Batch, q *ports.Completions) error {
 	v.Before.run()
 	if v.Err != nil {
 		return v.Err
+	}
+	if contradicts(b) {
+		return orElse(l.inner.Submit(b, l.in), ports.ErrBounds) // for the inner link to refuse, before anything of it is held
 	}
 	var now, later []*op
 	for _, o := range b.Ops {
@@ -109,6 +122,13 @@ func (l *link) Submit(b *ports.Batch, q *ports.Completions) error {
 	}
 	v.After.run()
 	return nil
+}
+
+// contradicts says that a batch is a bug of its caller's.
+func contradicts(b *ports.Batch) bool {
+	return slices.ContainsFunc(b.Ops, func(o ports.Op) bool {
+		return uint64(o.First)+uint64(o.Count) > uint64(len(b.Segments)) || o.Purpose >= ports.NumPurposes || o.Dir > ports.Write
+	})
 }
 
 func newOp(o ports.Op, segments []ports.Segment, q *ports.Completions, v Verdict) *op {
@@ -174,6 +194,25 @@ func (l *link) submit(ops []*op, ids []uint64) error {
 	return err
 }
 
+// names says whether the op's bytes come from or go to r. Ops name whole regions.
+func (o *op) names(r ports.Region) bool {
+	for _, s := range o.segments[o.First : o.First+o.Count] {
+		if sameMemory(s.Local, r) {
+			return true
+		}
+	}
+	return false
+}
+
+func sameMemory(a, b ports.Region) bool {
+	ha, hostA := a.(ports.HostRegion)
+	hb, hostB := b.(ports.HostRegion)
+	if hostA && hostB {
+		return ha.Len() > 0 && ha.Len() == hb.Len() && &ha.Bytes()[0] == &hb.Bytes()[0]
+	}
+	return hostA == hostB && a == b
+}
+
 func (o *op) forInner(id uint64) ports.Op {
 	n := o.Op
 	n.Tag = id
@@ -213,6 +252,9 @@ func (l *link) goOn(id uint64) {
 	l.mu.Unlock()
 	defer l.submits.Done()
 	if err := l.submit([]*op{o}, []uint64{id}); err != nil {
+		if errors.Is(err, ports.ErrClosed) {
+			err = ports.ErrReset // for the caller it was submitted before the end
+		}
 		o.q.Post(ports.Completion{Tag: o.Tag, At: l.i.now(), Err: err}) // submit took it out
 	}
 }

@@ -27,6 +27,7 @@ func (bubbleClock) Now() domain.Instant { return domain.Instant(time.Now().UnixN
 type rig struct {
 	t     *testing.T
 	inj   *faults.Injector
+	tr    ports.Transport
 	inner *fakeLink
 	ports.Link
 	q *ports.Completions
@@ -39,7 +40,8 @@ func inBubble(t *testing.T, plan faults.Plan, claim func(t *testing.T, r *rig)) 
 		r := &rig{t: t, inj: faults.New(plan), q: ports.NewCompletions()}
 		r.inj.Time = bubbleClock{}
 		tr := &fakeTransport{}
-		pending, err := r.inj.Transport(tr).Offer(t.Context(), "peer")
+		r.tr = r.inj.Transport(tr)
+		pending, err := r.tr.Offer(t.Context(), "peer")
 		require.NoError(t, err)
 		require.Equal(t, []byte("offer"), pending.Bytes())
 		r.Link, err = pending.Link(t.Context(), nil)
@@ -140,6 +142,17 @@ func TestASubmitThatIsRefusedSubmitsNothing(t *testing.T) {
 		r.inner.refuse = ports.ErrBusy
 		require.ErrorIs(t, r.Submit(&ports.Batch{Ops: []ports.Op{{Tag: 1}, {Tag: 2}}}, r.q), ports.ErrBusy)
 		require.Empty(t, r.take())
+	})
+}
+
+func TestABatchThatContradictsItselfIsTheInnerLinksToRefuse(t *testing.T) {
+	var never faults.Gate
+	inBubble(t, faults.Every("Link", "Op", faults.Verdict{Before: never.Hold}), func(t *testing.T, r *rig) {
+		r.inner.refuse = errInjected
+		for _, o := range []ports.Op{{First: 1}, {Count: 1}, {First: 1<<32 - 1, Count: 1}, {Purpose: ports.NumPurposes}, {Dir: ports.Write + 1}} {
+			require.ErrorIs(t, r.Submit(&ports.Batch{Ops: []ports.Op{{}, o}}, r.q), errInjected)
+		}
+		require.Zero(t, never.Held())
 	})
 }
 
@@ -416,6 +429,40 @@ func TestCloseOfALinkClosesWhateverItSays(t *testing.T) {
 		require.ErrorIs(t, l.Close(), errInjected)
 		<-l.Done()
 		require.Equal(t, []string{"Offer", "Link", "link.Close"}, w.transport.all())
+	})
+}
+
+func TestAHeldOpOfALinkThatWasClosedIsReset(t *testing.T) {
+	var g faults.Gate
+	inBubble(t, opN(1, faults.Verdict{Before: g.Hold}), func(t *testing.T, r *rig) {
+		r.submit(1)
+		r.inner.refuse = ports.ErrClosed // and Done comes later
+		g.Open()
+		require.ErrorIs(t, r.take()[0].Err, ports.ErrReset)
+	})
+}
+
+func TestDeregisteredMemoryIsQuietThoughOpsWereHeld(t *testing.T) {
+	var g faults.Gate
+	inBubble(t, faults.Every("Link", "Op", faults.Verdict{Before: g.Hold}), func(t *testing.T, r *rig) {
+		ours, other := ports.HostRegionOf(make([]byte, 8)), ports.HostRegionOf(make([]byte, 8))
+		device := ports.DeviceRegionOf(0, ports.DevAddrOf(1), 8)
+		reg, err := r.tr.Register(ours)
+		require.NoError(t, err)
+		b := &ports.Batch{}
+		for tag, region := range []ports.Region{ours, other, device} {
+			b.Ops = append(b.Ops, ports.Op{Tag: uint64(tag), First: uint32(tag), Count: 1})
+			b.Segments = append(b.Segments, ports.Segment{Local: region, Len: 8})
+		}
+		require.NoError(t, r.Submit(b, r.q))
+		require.NoError(t, r.tr.Deregister(reg))
+		got := r.take()
+		require.Equal(t, []uint64{0}, tags(got))
+		require.ErrorIs(t, got[0].Err, ports.ErrCancelled)
+		g.Open()
+		require.Equal(t, 2, r.inner.inFlight())
+		r.land(nil)
+		require.Equal(t, []uint64{1, 2}, tags(r.take()))
 	})
 }
 

@@ -12,12 +12,7 @@ func shorten(reply any) {
 	case *ports.ResolveReply:
 		shortenResolve(r)
 	case *ports.ReserveReply:
-		n := len(r.Status) - 1
-		if n >= 0 {
-			r.Status, r.Tokens, r.EndNanos = less(r.Status), less(r.Tokens), less(r.EndNanos)
-			r.PageEnd = less(r.PageEnd)
-			r.Pages = r.Pages[:lastEnd(r.PageEnd)]
-		}
+		shortenReserve(r)
 	case *ports.ProbeReply:
 		r.Status, r.Versions = less(r.Status), less(r.Versions)
 	case *ports.HelloReply:
@@ -35,13 +30,16 @@ func shorten(reply any) {
 }
 
 func shortenResolve(r *ports.ResolveReply) {
-	if len(r.Status) == 0 {
-		return
-	}
 	r.Status, r.Versions, r.Generations = less(r.Status), less(r.Versions), less(r.Generations)
 	r.Sizes, r.LeaseNanos = less(r.Sizes), less(r.LeaseNanos)
 	r.PageEnd, r.LenEnd, r.SumEnd = less(r.PageEnd), less(r.LenEnd), less(r.SumEnd)
 	r.Pages, r.PutLens, r.Sums = r.Pages[:lastEnd(r.PageEnd)], r.PutLens[:lastEnd(r.LenEnd)], r.Sums[:lastEnd(r.SumEnd)]
+}
+
+func shortenReserve(r *ports.ReserveReply) {
+	r.Status, r.Tokens, r.EndNanos = less(r.Status), less(r.Tokens), less(r.EndNanos)
+	r.PageEnd = less(r.PageEnd)
+	r.Pages = r.Pages[:lastEnd(r.PageEnd)]
 }
 
 func less[T any](column []T) []T { return column[:max(len(column)-1, 0)] }
@@ -53,21 +51,32 @@ func lastEnd(ends []uint32) uint32 {
 	return ends[len(ends)-1]
 }
 
-// ResolveLie makes a reply that has a row with pages and put-ranges into one that no honest peer sends.
-type ResolveLie struct {
+// Lie makes a reply into one that no honest peer sends. Its Edit is a Verdict's.
+type Lie struct {
 	Name string
-	Tell func(*ports.ResolveReply)
+	Edit func(reply any)
 }
 
-// Edit is the Verdict of the lie.
-func (l ResolveLie) Edit(reply any) { l.Tell(reply.(*ports.ResolveReply)) }
+func lies[R any](tell []struct {
+	name string
+	tell func(*R)
+}) []Lie {
+	var out []Lie
+	for _, l := range tell {
+		out = append(out, Lie{Name: l.name, Edit: func(reply any) { l.tell(reply.(*R)) }})
+	}
+	return out
+}
 
 // ResolveLies are replies that a resolver must refuse as malformed: columns that contradict each other or the request, and
 // layouts that do not fit. They change the last row, so that those before it look right. A lie about a version, or about which
-// pages an object lies on, is none of them: nothing in the reply gives it away.
-func ResolveLies() []ResolveLie {
+// pages an object lies on, is none of them: nothing in the reply gives it away. The reply has rows with pages and put-ranges.
+func ResolveLies() []Lie {
 	last := func(r *ports.ResolveReply) int { return len(r.Status) - 1 }
-	return []ResolveLie{
+	return lies([]struct {
+		name string
+		tell func(*ports.ResolveReply)
+	}{
 		{"no rows", func(r *ports.ResolveReply) { r.Reset() }},
 		{"a row too few", shortenResolve},
 		{"a row too many", func(r *ports.ResolveReply) {
@@ -101,5 +110,35 @@ func ResolveLies() []ResolveLie {
 		{"a generation of another start", func(r *ports.ResolveReply) { r.Generations[last(r)].Incarnation++ }},
 		{"put-ranges that do not tile", func(r *ports.ResolveReply) { r.PutLens[len(r.PutLens)-1]++ }},
 		{"put-ranges that overflow", func(r *ports.ResolveReply) { r.PutLens[len(r.PutLens)-1] = math.MaxUint64 }},
-	}
+	})
+}
+
+// ReserveLies are replies that a writer must refuse: believed, they make it write where nobody granted it anything, or read
+// columns past their ends. The last row of the reply is a fresh reservation with pages.
+func ReserveLies() []Lie {
+	last := func(r *ports.ReserveReply) int { return len(r.Status) - 1 }
+	return lies([]struct {
+		name string
+		tell func(*ports.ReserveReply)
+	}{
+		{"no rows", func(r *ports.ReserveReply) { r.Reset() }},
+		{"a row too few", shortenReserve},
+		{"a row too many", func(r *ports.ReserveReply) {
+			r.Status, r.Tokens = append(r.Status, ports.ReserveBusy), append(r.Tokens, ports.GrantToken{})
+			r.EndNanos, r.PageEnd = append(r.EndNanos, 0), append(r.PageEnd, lastEnd(r.PageEnd))
+		}},
+		{"a column too short: tokens", func(r *ports.ReserveReply) { r.Tokens = less(r.Tokens) }},
+		{"a column too short: times", func(r *ports.ReserveReply) { r.EndNanos = less(r.EndNanos) }},
+		{"a column too short: page ends", func(r *ports.ReserveReply) { r.PageEnd = less(r.PageEnd) }},
+		{"a column too short: pages", func(r *ports.ReserveReply) { r.Pages = less(r.Pages) }},
+		{"page ends go back", func(r *ports.ReserveReply) { r.PageEnd[0] = lastEnd(r.PageEnd) + 1 }},
+		{"a page end past the pages", func(r *ports.ReserveReply) { r.PageEnd[last(r)] = math.MaxUint32 }},
+		{"an unknown status", func(r *ports.ReserveReply) { r.Status[last(r)] = 200 }},
+		{"a page too many", func(r *ports.ReserveReply) {
+			r.Pages, r.PageEnd[last(r)] = append(r.Pages, r.Pages[len(r.Pages)-1]), r.PageEnd[last(r)]+1
+		}},
+		{"no such buffer", func(r *ports.ReserveReply) { r.Pages[len(r.Pages)-1].Buffer = math.MaxUint32 }},
+		{"no such page", func(r *ports.ReserveReply) { r.Pages[len(r.Pages)-1].Page = math.MaxUint32 }},
+		{"a reservation that has ended", func(r *ports.ReserveReply) { r.EndNanos[last(r)] = -1 }},
+	})
 }
