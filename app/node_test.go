@@ -59,6 +59,7 @@ func TestSmoke(t *testing.T) {
 	for _, mode := range []domain.LocalityMode{domain.LocalityFill, domain.LocalityPullOnly, domain.LocalityOff} {
 		t.Run(fmt.Sprint(mode), func(t *testing.T) {
 			net := inproc.NewNetwork(inproc.Options{Clock: boottime.New()})
+			t.Cleanup(func() { _ = net.Close() })
 			a := open(t, net, app.Config{ID: "a"}, 64<<20, 4096, 1<<20)
 			b := open(t, net, app.Config{ID: "b", Locality: mode}, 64<<20, 4096, 1<<20)
 			const keys, size, groups = 8, 100_000, 10
