@@ -1,0 +1,195 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spanpool/spanpool/bench"
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// option is one setting: its key in files (a flag has dashes for its dots and underscores; a variable is in capitals, with
+// underscores), its default, and how its text becomes part of the Settings.
+type option struct {
+	key, value, help string
+	set              func(s *Settings, text string) error
+}
+
+// options is every setting, in the order in which they are printed.
+var options = []option{
+	{key: "node.id", help: "stable name of this node; default: the host's name", set: func(s *Settings, t string) error { s.ID = ports.PeerID(t); return nil }},
+	{key: "listen", value: "127.0.0.1:7400", help: "address of the control plane (gRPC)", set: address(func(s *Settings) *string { return &s.Listen })},
+	{key: "data.listen", value: "127.0.0.1:7401", help: "address of the tcp transport", set: address(func(s *Settings) *string { return &s.DataListen })},
+	{key: "data.advertise", help: "address that peers dial for data; default: what data.listen is bound to", set: optionalAddress(func(s *Settings) *string { return &s.DataAdvertise })},
+	{key: "data.connections", value: "4", help: "data connections a peer", set: count(1, 64, func(s *Settings) *uint64 { return &s.DataConnections })},
+	{key: "peers", help: "the other nodes, as ID=HOST:PORT, separated by commas", set: setPeers},
+	{key: "secret_file", help: "file with the secret that all nodes share", set: text(func(s *Settings) *string { return &s.SecretFile })},
+	{key: "tls", help: "not there yet", set: func(_ *Settings, t string) error {
+		if t == "" {
+			return nil
+		}
+		return fmt.Errorf("TLS is not there yet: leave it out")
+	}},
+	{key: "insecure", value: "false", help: "listen beyond loopback without a secret", set: boolean(func(s *Settings) *bool { return &s.Insecure })},
+	{key: "socket", value: "/run/spanpool/engine.sock", help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
+	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
+	{key: "transport", value: "auto", help: "auto, or tcp (rdma and shm are not there yet)", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
+	{key: "medium", value: "dram", help: "dram (hbm is not there yet)", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
+	{key: "dram.bytes", value: "1GiB", help: "memory of the pool", set: size(func(s *Settings) *uint64 { return &s.MediumBytes })},
+	{key: "dram.page_bytes", value: "64KiB", help: "size of a page; engines often set it to the KV page", set: size(func(s *Settings) *uint64 { return &s.PageBytes })},
+	{key: "dram.huge_pages", value: "false", help: "ask for huge pages", set: boolean(func(s *Settings) *bool { return &s.HugePages })},
+	{key: "arena.get_bytes", value: "256MiB", help: "arena of gets; 0 turns that route off", set: size(func(s *Settings) *uint64 { return &s.GetArenaBytes })},
+	{key: "arena.put_bytes", value: "256MiB", help: "arena of puts to peers; 0 turns that route off", set: size(func(s *Settings) *uint64 { return &s.PutArenaBytes })},
+	{key: "locality", value: "fill", help: "how far reads make objects local: fill, pull, off", set: setLocality},
+	{key: "ranged_locality_prefetch", value: "true", help: "pull in the background what ranged reads left out", set: boolean(func(s *Settings) *bool { return &s.Prefetch })},
+	{key: "cache_remote_fetches", value: "true", help: "whether whole gets may install", set: boolean(func(s *Settings) *bool { return &s.CacheRemote })},
+	{key: "admission", value: "size", help: "what the pull admits: size, always, never", set: setAdmission},
+	{key: "admission.max_bytes", value: "16MiB", help: "largest object that admission by size lets in", set: size(func(s *Settings) *uint64 { return &s.Node.Admission.MaxBytes })},
+	{key: "filling_share", value: "0.25", help: "share of the pool that filling slots may hold", set: share(func(s *Settings) *float64 { return &s.Node.FillingShare })},
+	{key: "watermark.high", value: "0.9", help: "share in use at which background eviction begins; 0 turns it off", set: share(func(s *Settings) *float64 { return &s.Node.HighWatermark })},
+	{key: "watermark.low", value: "0.7", help: "share in use at which it ends", set: share(func(s *Settings) *float64 { return &s.Node.LowWatermark })},
+	{key: "lease", value: "500ms", help: "lease granted to reading peers", set: duration(func(s *Settings) *time.Duration { return &s.Node.PeerLease })},
+	{key: "reservation", value: "30s", help: "time a peer has for a put", set: duration(func(s *Settings) *time.Duration { return &s.Node.Reservation })},
+	{key: "hold", value: "2s", help: "longest hold of exists", set: duration(func(s *Settings) *time.Duration { return &s.Node.HoldTime })},
+	{key: "timeout.dial", value: "1s", help: "dial and hello", set: duration(func(s *Settings) *time.Duration { return &s.Node.DialTimeout })},
+	{key: "timeout.control", value: "1s", help: "a control call", set: duration(func(s *Settings) *time.Duration { return &s.Node.ControlTimeout })},
+	{key: "timeout.transfer", value: "2s", help: "a transfer op", set: duration(func(s *Settings) *time.Duration { return &s.Node.TransferTimeout })},
+	{key: "timeout.arena", value: "1s", help: "a wait for the arena", set: duration(func(s *Settings) *time.Duration { return &s.Node.ArenaWait })},
+	{key: "timeout.call", value: "5s", help: "a whole call", set: duration(func(s *Settings) *time.Duration { return &s.Node.CallTimeout })},
+	{key: "breaker.min", value: "1s", help: "first time for which a failed peer is left out", set: duration(func(s *Settings) *time.Duration { return &s.Node.BreakerMin })},
+	{key: "breaker.max", value: "10s", help: "longest such time", set: duration(func(s *Settings) *time.Duration { return &s.Node.BreakerMax })},
+	{key: "drain", value: "10s", help: "time for calls in progress to end at SIGTERM", set: duration(func(s *Settings) *time.Duration { return &s.Drain })},
+	{key: "log.level", value: "info", help: "debug, info, warn, error", set: oneOf(func(s *Settings) *string { return &s.LogLevel }, "debug", "info", "warn", "error")},
+}
+
+func text(field func(*Settings) *string) func(*Settings, string) error {
+	return func(s *Settings, t string) error { *field(s) = t; return nil }
+}
+
+func address(field func(*Settings) *string) func(*Settings, string) error {
+	return func(s *Settings, t string) error {
+		if _, _, err := net.SplitHostPort(t); err != nil {
+			return fmt.Errorf("want HOST:PORT ([ADDRESS]:PORT for IPv6)")
+		}
+		*field(s) = t
+		return nil
+	}
+}
+
+func optionalAddress(field func(*Settings) *string) func(*Settings, string) error {
+	set := address(field)
+	return func(s *Settings, t string) error {
+		if t == "" {
+			return nil
+		}
+		return set(s, t)
+	}
+}
+
+func size(field func(*Settings) *uint64) func(*Settings, string) error {
+	return func(s *Settings, t string) (err error) { *field(s), err = bench.ParseBytes(t); return err }
+}
+
+func count(lo, hi uint64, field func(*Settings) *uint64) func(*Settings, string) error {
+	return func(s *Settings, t string) error {
+		n, err := strconv.ParseUint(t, 10, 64)
+		if err != nil || n < lo || n > hi {
+			return fmt.Errorf("want a whole number from %d to %d", lo, hi)
+		}
+		*field(s) = n
+		return nil
+	}
+}
+
+func boolean(field func(*Settings) *bool) func(*Settings, string) error {
+	return func(s *Settings, t string) error {
+		v, err := strconv.ParseBool(t)
+		if err != nil {
+			return fmt.Errorf("want true or false")
+		}
+		*field(s) = v
+		return nil
+	}
+}
+
+func share(field func(*Settings) *float64) func(*Settings, string) error {
+	return func(s *Settings, t string) error {
+		v, err := strconv.ParseFloat(t, 64)
+		if err != nil || !(v >= 0 && v <= 1) {
+			return fmt.Errorf("want a share from 0 to 1")
+		}
+		*field(s) = v
+		return nil
+	}
+}
+
+// maxDuration refuses what was meant in another unit; the number is arbitrary.
+const maxDuration = time.Hour
+
+func duration(field func(*Settings) *time.Duration) func(*Settings, string) error {
+	return func(s *Settings, t string) error {
+		v, err := time.ParseDuration(t)
+		if err != nil || v <= 0 || v > maxDuration {
+			return fmt.Errorf("want a duration such as 500ms, more than 0 and at most %v", maxDuration)
+		}
+		*field(s) = v
+		return nil
+	}
+}
+
+func oneOf(field func(*Settings) *string, allowed ...string) func(*Settings, string) error {
+	return func(s *Settings, t string) error {
+		for _, a := range allowed {
+			if t == a {
+				*field(s) = t
+				return nil
+			}
+		}
+		return fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
+	}
+}
+
+func setLocality(s *Settings, t string) error {
+	modes := map[string]domain.LocalityMode{"fill": domain.LocalityFill, "pull": domain.LocalityPullOnly, "off": domain.LocalityOff}
+	m, ok := modes[t]
+	if !ok {
+		return fmt.Errorf("want fill, pull or off")
+	}
+	s.Node.Locality = m
+	return nil
+}
+
+func setAdmission(s *Settings, t string) error {
+	kinds := map[string]domain.AdmissionKind{"size": domain.AdmitSize, "always": domain.AdmitAlways, "never": domain.AdmitNever}
+	k, ok := kinds[t]
+	if !ok {
+		return fmt.Errorf("want size, always or never")
+	}
+	s.Node.Admission.Kind = k
+	return nil
+}
+
+// setPeers reads ID=HOST:PORT,...
+func setPeers(s *Settings, t string) error {
+	s.Peers = nil
+	if t == "" {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for part := range strings.SplitSeq(t, ",") {
+		id, addr, ok := strings.Cut(strings.TrimSpace(part), "=")
+		if _, _, err := net.SplitHostPort(addr); !ok || id == "" || err != nil {
+			return fmt.Errorf("peer %q: want ID=HOST:PORT", part)
+		}
+		if seen[id] {
+			return fmt.Errorf("peer %q is named twice", id)
+		}
+		seen[id] = true
+		s.Peers = append(s.Peers, Peer{ID: ports.PeerID(id), Addr: addr})
+	}
+	return nil
+}
