@@ -14,7 +14,7 @@ import (
 // are ready to be planned, the rest is to be asked for.
 func (c *getCall) lookUp() {
 	n := c.n
-	now := n.now()
+	now := c.step()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range c.keys {

@@ -130,7 +130,8 @@ type getCall struct {
 	session     *session
 	mayInstall  bool
 	deadline    domain.Instant
-	awaiting    bool // counted in Node.awaiting
+	at          domain.Instant // when the step under way began; read once a step, for reading the clock costs a system call
+	awaiting    bool           // counted in Node.awaiting
 	abandoned   bool
 	open        int // keys that are not done
 	outstanding int // ops and asks that will post
@@ -282,7 +283,7 @@ func wholeOf(namespace, name string, b ports.HostRegion) *ports.WholeBatch {
 // begin finds what the call as a whole is about: its namespace and its session.
 func (c *getCall) begin(id ports.SessionID) error {
 	n := c.n
-	c.deadline = n.now().Add(n.cfg.CallTimeout)
+	c.deadline = c.step().Add(n.cfg.CallTimeout)
 	n.counters.getCalls.Add(1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -422,10 +423,16 @@ func (c *getCall) wait() bool {
 	return err == nil && now < c.deadline
 }
 
+// step reads the clock for the step that begins.
+func (c *getCall) step() domain.Instant {
+	c.at = c.n.now()
+	return c.at
+}
+
 // handle lands what was taken, all of it under one lock, before anything is copied out.
 func (c *getCall) handle() {
 	n := c.n
-	now := n.now()
+	now := c.step()
 	n.mu.Lock()
 	for _, done := range c.taken {
 		i := uint32(done.Tag &^ tagKind)
@@ -575,7 +582,7 @@ func (c *getCall) rememberLocked(i int, k *getKey) {
 
 func (c *getCall) dropSlotLocked(k *getKey) {
 	if k.slot != 0 {
-		c.n.mu.table.Unpin(k.slot, c.n.now())
+		c.n.mu.table.Unpin(k.slot, c.at)
 	}
 	k.slot, k.fill, k.layout = 0, nil, domain.Layout{}
 }

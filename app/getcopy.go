@@ -31,7 +31,7 @@ func (c *getCall) copyOut() {
 	}
 	errs := c.copyErrs[:len(c.copies)]
 	n.p.Copier.Copy(c.ctx, c.copies, errs)
-	now := n.now()
+	now := c.step()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for j := range c.jobs {

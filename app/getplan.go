@@ -28,7 +28,7 @@ func (c *getCall) plan() {
 
 func (c *getCall) planReady() {
 	n := c.n
-	now := n.now()
+	now := c.step()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, i := range c.ready {
