@@ -14,7 +14,7 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// Off, as a size, leaves that memory out: a node without a pool of its own, or without the route that needs the arena.
+// Off is the size of memory that is left out: a node without a pool of its own, or without the route that needs the arena.
 const Off uint64 = math.MaxUint64
 
 const (
