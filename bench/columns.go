@@ -206,6 +206,9 @@ func writeCSV(w io.Writer, columns []columnInfo, cells [][]string) error {
 
 // writeTable turns rows into columns: there are more figures than fit beside each other.
 func writeTable(w io.Writer, columns []columnInfo, cells [][]string) error {
+	if len(cells) == 0 {
+		return nil
+	}
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for c := range columns {
 		fmt.Fprintf(out, "%s\t", columns[c].name)
@@ -244,6 +247,9 @@ func (r *Row) jsonPools() []map[string]any {
 }
 
 func writePools(w io.Writer, rows []Row) error {
+	if len(rows) == 0 {
+		return nil
+	}
 	fmt.Fprintln(w)
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(out, "ranks\tpool\trange KiB\tranges\tcalls\tMiB\tshare\tremote keys\twire MiB\t")

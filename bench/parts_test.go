@@ -151,6 +151,9 @@ func TestRowsArePrintedInEachFormat(t *testing.T) {
 		"remote_keys": 1.0, "wire_mib": 0.5}}, decoded[0]["pools"])
 
 	b.Reset()
+	require.NoError(t, WriteRows(&b, Table, nil))
+	require.NoError(t, WriteReplayRows(&b, Table, nil))
+	require.Empty(t, b.String(), "no table of nothing")
 	require.NoError(t, WriteRows(&b, Table, rows))
 	for _, name := range ColumnNames() {
 		require.Contains(t, b.String(), name)
