@@ -156,7 +156,7 @@ func (w *world) memory(p place) (medium ports.Medium, arenas [2]ports.Medium) {
 		m, err := dram.Open(c)
 		require.NoError(w.t, err)
 		for _, r := range m.Buffers() {
-			pattern.Poison(r.(ports.HostRegion).Bytes())
+			poison(r.(ports.HostRegion).Bytes())
 		}
 		return m
 	}
@@ -173,6 +173,15 @@ func (w *world) memory(p place) (medium ports.Medium, arenas [2]ports.Medium) {
 		}
 	}
 	return medium, arenas
+}
+
+// poison is pattern.Poison for much memory.
+func poison(b []byte) {
+	done := min(len(b), 4096)
+	pattern.Poison(b[:done])
+	for done < len(b) {
+		done += copy(b[done:], b[:done])
+	}
 }
 
 // start begins a start of the node over its memory.
