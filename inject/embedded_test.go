@@ -12,13 +12,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/golang/mock/gomock"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/spanpool/spanpool/adapters/boottime"
+	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/inproc"
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/mocks"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -162,14 +165,43 @@ func TestMemoryComesBack(t *testing.T) {
 
 // TestMemoryStaysWhileATransportHoldsIt: late bytes would land in whatever is mapped there next.
 func TestMemoryStaysWhileATransportHoldsIt(t *testing.T) {
-	m, closeAll, err := openMemory(settings{MediumBytes: 1 << 20, PageSize: 1 << 20, GetArenaBytes: Off, PutArenaBytes: Off})
-	require.NoError(t, err)
-	m.inUse = true
-	closeAll()
-	b := m.medium.Buffers()[0].(ports.HostRegion).Bytes()
-	b[0] = 1 // faults when it is unmapped
-	m.inUse = false
-	closeAll()
+	for _, tt := range []struct {
+		name    string
+		share   float64
+		closing error
+	}{
+		{"a node that stopped", 0, nil},
+		{"a node that stopped, a transport that did not", 0, errors.New("a write is under way")},
+		{"a node that was refused", 2, nil},
+		{"a node that was refused, a transport that holds on", 2, errors.New("a write is under way")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, unmap, err := openMemory(settings{MediumBytes: 1 << 20, PageSize: 1 << 20, GetArenaBytes: Off, PutArenaBytes: Off})
+			require.NoError(t, err)
+			transport := mocks.NewMockTransport(gomock.NewController(t))
+			transport.EXPECT().Kind().Return(ports.TransportKind("mock")).AnyTimes()
+			transport.EXPECT().Caps().Return(ports.Caps{}).AnyTimes()
+			transport.EXPECT().Expose(gomock.Any(), gomock.Any()).Return(nil).AnyTimes()
+			transport.EXPECT().Close().Return(tt.closing).Times(1)
+			place, leave := placeOf(settings{Node: app.Config{ID: "a"}}, boottime.New())
+			defer leave()
+			p := newPorts(boottime.New(), dram.NewCopier(), m, place)
+			p.Transports = []ports.Transport{transport}
+
+			_, stop, err := startNode(app.Config{ID: "a", FillingShare: tt.share}, p, m, place)
+			require.Equal(t, tt.share > 1, err != nil, "%v", err)
+			if err == nil {
+				stop()
+			}
+			unmap()
+			require.Equal(t, tt.closing != nil, m.inUse)
+			if m.inUse {
+				m.medium.Buffers()[0].(ports.HostRegion).Bytes()[0] = 1 // faults when it is unmapped
+				m.inUse = false
+				unmap()
+			}
+		})
+	}
 }
 
 // resident is this process's anonymous memory.
