@@ -234,13 +234,22 @@ func (c *getCall) routeNew() {
 			}
 			c.cands = append(c.cands, own)
 		}
-		k.missing = err != nil || !c.holders.Complete
+		if k.missing = err != nil || !c.holders.Complete; k.missing {
+			k.askErr = fmt.Errorf("directory does not know all holders: %w", orErr(err, ports.ErrPeer))
+		}
 		if err == nil {
 			c.addHolders(k, rows(c.holders.End, j))
 		}
 		k.candHi = uint32(len(c.cands))
 		j++
 	}
+}
+
+func orErr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
 }
 
 func (c *getCall) addHolders(k *getKey, r row) {

@@ -66,6 +66,7 @@ func (c *getCall) planLocked(i int, now domain.Instant) {
 		c.planSlotLocked(i, now)
 	case domain.RouteArena:
 		k.source = ports.FromArena
+		k.version = k.view.version
 		k.stage = stageFly
 		c.arenaKeys = append(c.arenaKeys, uint32(i))
 	default:

@@ -1,0 +1,40 @@
+package app_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/faults"
+)
+
+// What follows was found by the scripts of model_test.go and the enumeration of model_faults_test.go.
+
+func TestASessionKeepsTheVersionThatItReadByTheArena(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: app.Config{Locality: domain.LocalityOff}})
+		require.Equal(t, ports.Stored, a.putAs("k", 0, 1000).Status)
+		s, err := b.OpenRead(context.Background(), namespace)
+		require.NoError(t, err)
+		first := b.prepare(s, part("k", 0, 500)).run(context.Background())
+		require.Equal(t, []int{0}, first.check())
+		require.Equal(t, ports.FromArena, first.out[0].Source)
+		require.Equal(t, ports.Stored, b.putAs("k", 1, 1000).Status)
+		require.Equal(t, []int{0}, b.prepare(s, part("k", 500, 500)).run(context.Background()).check())
+		require.NoError(t, b.CloseRead(s))
+	})
+}
+
+func TestADirectoryThatIsDownIsNamedAsTheReason(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		_, b := w.pair(place{}, place{})
+		b.fail(faults.Every("Directory", "Holders", faults.Verdict{Err: ports.ErrPeer}))
+		r := b.get(part("k", 0, 1))[0]
+		require.Equal(t, ports.PeerUnavailable, r.Status)
+		require.ErrorContains(t, r.Err, "directory")
+	})
+}
