@@ -96,6 +96,46 @@ func TestANetworkThatIsClosedRefuses(t *testing.T) {
 	require.NoError(t, n.Close(), "twice")
 }
 
+// TestAnAnswerToANewerStartEndsTheOneBefore has a start that is still there when the next one says hello: a node that hangs
+// while its successor starts.
+func TestAnAnswerToANewerStartEndsTheOneBefore(t *testing.T) {
+	n := newNetwork(t, Options{})
+	a, b := startNode(t, n, "a", 1, mute{}), startNode(t, n, "b", 2, mute{})
+	mem := ports.HostRegionOf(make([]byte, 64))
+	require.NoError(t, b.Transport.Expose(0, mem))
+	_, token, err := b.Transport.Grant(a.Self, 64, []domain.PageRef{{}})
+	require.NoError(t, err)
+	old, again := dial(t, a, b), dial(t, a, b)
+	require.NoError(t, old.Submit(&ports.Batch{}, ports.NewCompletions()), "two links of one start")
+	newer := ports.Peer{ID: "a", Incarnation: 3}
+	_, err = b.Transport.Answer(t.Context(), newer, descriptor{3, 4}.encode())
+	require.NoError(t, err)
+	for _, l := range []*Link{old, again} {
+		<-l.Done()
+		require.ErrorIs(t, l.Submit(&ports.Batch{}, ports.NewCompletions()), ports.ErrReset)
+	}
+	require.Nil(t, b.Transport.(*Transport).grantOf(&token, a.Self))
+	_, err = b.Transport.Answer(t.Context(), newer, descriptor{1, 4}.encode())
+	require.ErrorIs(t, err, ports.ErrRestarted, "an offer of another start than the asker's")
+}
+
+func TestAnAnswerIsGoodForOneLink(t *testing.T) {
+	n := newNetwork(t, Options{})
+	a, b := startNode(t, n, "a", 1, mute{}), startNode(t, n, "b", 2, mute{})
+	p, err := a.Transport.Offer(t.Context(), "b")
+	require.NoError(t, err)
+	answer, err := b.Transport.Answer(t.Context(), a.Self, p.Bytes())
+	require.NoError(t, err)
+	forged := append([]byte(nil), answer...)
+	forged[len(forged)-1] ^= 1
+	_, err = p.Link(t.Context(), forged)
+	require.ErrorIs(t, err, ports.ErrRestarted)
+	_, err = p.Link(t.Context(), answer)
+	require.NoError(t, err)
+	_, err = p.Link(t.Context(), answer)
+	require.ErrorIs(t, err, ports.ErrRestarted)
+}
+
 // TestCloseWaitsForServers has a server that outlives its asker's patience.
 func TestCloseWaitsForServers(t *testing.T) {
 	n := NewNetwork(Options{})

@@ -69,6 +69,7 @@ func RunTransport(t *testing.T, open func(t testing.TB) *TransportHarness) {
 		{name: "AnotherStartOfTheAskerEndsTheOneBefore", claim: anotherStartOfTheAskerEndsTheOneBefore},
 		{name: "ARestartedOwnerResetsLinks", claim: aRestartedOwnerResetsLinks},
 		{name: "AnAnswerOfAnEarlierStartIsRefused", claim: anAnswerOfAnEarlierStartIsRefused},
+		{name: "AnAnswerIsForItsAskerOnly", claim: anAnswerIsForItsAskerOnly},
 		{name: "GarbageIsRefused", claim: garbageIsRefused},
 		{name: "ExposeIsOnceAndBeforeTheFirstAnswer", claim: exposeIsOnceAndBeforeTheFirstAnswer},
 		{name: "DeregisterReturnsWhenMemoryIsQuiet", claim: deregisterReturnsWhenMemoryIsQuiet},

@@ -108,25 +108,33 @@ func closeCompletesEverythingAndIsQuiet(t *testing.T, x *exchange) {
 	}
 }
 
+// transportCloseEndsItsLinks touches the memory as soon as Close returned; the race detector looks on where there is one.
 func transportCloseEndsItsLinks(t *testing.T, x *exchange) {
 	l, work, q := x.link(t), newLoad(t, x), ports.NewCompletions()
 	require.NoError(t, l.Submit(work.batch, q))
 	require.NoError(t, x.Asker.Transport.Close())
-	quiet := work.check(t, takeAll(t, q, loadOps), ports.ErrReset)
+	content.Poison(work.dst.Bytes())
+	for _, c := range takeAll(t, q, loadOps) {
+		errorIsOneOf(t, c.Err, nil, ports.ErrReset)
+	}
 	closedSoon(t, l.Done(), "Done is open after the transport's Close")
 	other := x.local(t, 64)
 	good := piece(0, 0, other, 0, 32)
 	noErrors(t, x.submit(t, x.dial(t, x.Other, x.Owner), x.reads([]ports.Segment{good})))
 	readRight(t, other, good)
-	quiet()
+	require.Equal(t, -1, content.CheckPoison(work.dst.Bytes()), "first byte that landed after Close returned")
 	_, err := x.Asker.Transport.Offer(t.Context(), x.Owner.Self.ID)
 	require.Error(t, err)
 }
 
+// theOwnersCloseResetsLinks overwrites the exposed memory as soon as Close returned: no read may see that.
 func theOwnersCloseResetsLinks(t *testing.T, x *exchange) {
 	l, work, q := x.link(t), newLoad(t, x), ports.NewCompletions()
 	require.NoError(t, l.Submit(work.batch, q))
 	require.NoError(t, x.Owner.Transport.Close())
+	for i := range x.mem {
+		content.Poison(x.mem[i].Bytes())
+	}
 	quiet := work.check(t, takeAll(t, q, loadOps), ports.ErrReset)
 	closedSoon(t, l.Done(), "Done is open after the owner's Close")
 	require.ErrorIs(t, l.Submit(work.batch, q), ports.ErrReset)
@@ -195,6 +203,25 @@ func anAnswerOfAnEarlierStartIsRefused(t *testing.T, x *exchange) {
 	require.NoError(t, err)
 	_, err = again.Link(t.Context(), old)
 	errorIsOneOf(t, err, ports.ErrRestarted, ports.ErrPeer)
+	x.roundTrip(t)
+}
+
+// anAnswerIsForItsAskerOnly has two askers that exchange what they were answered.
+func anAnswerIsForItsAskerOnly(t *testing.T, x *exchange) {
+	pending := make([]ports.PendingLink, 2)
+	answers := make([][]byte, 2)
+	for i, e := range []*TransportEnd{x.Asker, x.Other} {
+		var err error
+		pending[i], err = e.Transport.Offer(t.Context(), x.Owner.Self.ID)
+		require.NoError(t, err)
+		answers[i], err = x.Owner.Transport.Answer(t.Context(), e.Self, pending[i].Bytes())
+		require.NoError(t, err)
+	}
+	require.NotEqual(t, answers[0], answers[1])
+	for i := range pending {
+		_, err := pending[i].Link(t.Context(), answers[1-i])
+		errorIsOneOf(t, err, ports.ErrRestarted, ports.ErrPeer)
+	}
 	x.roundTrip(t)
 }
 
