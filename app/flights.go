@@ -95,9 +95,12 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	}
 	f.flights = slices.DeleteFunc(f.flights, func(other *flight) bool { return other == fl })
 	info := t.Info(f.slot)
-	if ok && info.State == domain.SlotFilling && held.Complete(info.Size) {
+	switch complete := ok && held.Complete(info.Size); {
+	case complete && info.State == domain.SlotFilling:
 		out.complete = true
 		out.committed = n.installLocked(f, info, by, now)
+	case complete && info.State == domain.SlotDoomed && by != domain.LocalByPull: // the pull counts its own jobs
+		n.counters.installFailure(ports.InstallCommitRefused) // cleared or removed meanwhile, or another writer was first
 	}
 	if f.pulled {
 		n.kickPull()

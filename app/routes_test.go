@@ -222,7 +222,7 @@ func TestWholeReadFallsBackToTheArenaWithoutASlot(t *testing.T) {
 // crowded is a reader whose medium has room for one object, which a reader holds pinned until the function is called.
 func crowded(t *testing.T, w *world, cfg app.Config) (a, b *node, makeRoom func()) {
 	cfg.FillingShare = 1
-	a, b = w.pair(place{page: 64 * kib}, place{page: 64 * kib, pages: 4, Config: cfg})
+	a, b = w.pair(place{page: 64 * kib}, place{page: 64 * kib, pages: 5, Config: cfg})
 	b.put(objectSize, "old")
 	var g faults.Gate
 	b.fail(next(1, "Copier", "Copy", nil, hold(&g)))
