@@ -18,23 +18,47 @@ func (c *getCall) lookUp() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range c.keys {
-		k := &c.keys[i]
-		if k.stage == stageDone || !c.bindLocked(i, k) {
-			continue
-		}
-		committed, filling, _ := n.mu.table.Lookup(c.space, c.names[i])
-		switch {
-		case committed != 0 && c.takeCommittedLocked(i, committed):
-		case k.stage == stageDone: // here, and its ranges do not fit
-		case filling != 0 && c.takeFillingLocked(i, filling, now):
-		case k.stage == stageDone:
-		case k.view != nil && k.view.fresh(now) && c.sizedLocked(i, k.view.layout.Size):
-			c.readyLocked(i)
-		case k.stage == stageDone:
-		default:
-			c.asking = append(c.asking, uint32(i))
+		if c.keys[i].stage != stageDone {
+			c.lookUpLocked(i, now)
 		}
 	}
+}
+
+// lookUpLocked finds what is here of one key.
+func (c *getCall) lookUpLocked(i int, now domain.Instant) {
+	n, k := c.n, &c.keys[i]
+	if !c.bindLocked(i, k) {
+		return
+	}
+	committed, filling, _ := n.mu.table.Lookup(c.space, c.names[i])
+	switch {
+	case committed != 0 && c.takeCommittedLocked(i, committed):
+	case k.stage == stageDone: // here, and its ranges do not fit
+	case filling != 0 && c.takeFillingLocked(i, filling, now):
+	case k.stage == stageDone:
+	case k.view != nil && k.view.fresh(now) && c.sizedLocked(i, k.view.layout.Size):
+		c.readyLocked(i)
+	case k.stage == stageDone:
+	default:
+		k.stage = stageAsk
+		c.asking = append(c.asking, uint32(i))
+	}
+}
+
+// outrunLocked reports whether another read of the session has handed out bytes of another version while this key was read; the
+// key is then read again, in that version. After that it is bound, so this happens once.
+func (c *getCall) outrunLocked(i int) bool {
+	k := &c.keys[i]
+	if c.session == nil || k.bound {
+		return false
+	}
+	if e, known := c.session.keys[c.names[i]]; !known || e.version == k.version {
+		return false
+	}
+	c.dropSlotLocked(k)
+	c.forgetAnswersLocked(k)
+	c.lookUpLocked(i, c.n.now())
+	return true
 }
 
 // bindLocked takes in what the session knows of a key. It reports false when the session is full.
@@ -509,12 +533,17 @@ func (c *getCall) switchVersionLocked(i int) {
 	c.dropSlotLocked(k)
 	c.setViewLocked(k, nil)
 	k.switched, k.gone, k.want = true, k.want, domain.Version{}
+	c.forgetAnswersLocked(k)
+	c.nextHolderLocked(i)
+}
+
+// forgetAnswersLocked lets every peer that answered be asked again, for another version.
+func (c *getCall) forgetAnswersLocked(k *getKey) {
 	for j := k.candLo; j < k.candHi; j++ {
 		if s := c.cands[j].state; s == candAbsent || s == candHere {
 			c.cands[j].state, c.cands[j].version = candUnknown, domain.Version{}
 		}
 	}
-	c.nextHolderLocked(i)
 }
 
 // doomGoneLocked dooms the key's filling slot if it is of the version that was given up.

@@ -131,6 +131,9 @@ func (c *getCall) copiedLocked(j *copyJob, err error, now domain.Instant) {
 // hitLocked ends a key whose bytes are all with the caller, and sees to it that the rest of the object comes here too.
 func (c *getCall) hitLocked(i int) {
 	k := &c.keys[i]
+	if c.outrunLocked(i) {
+		return
+	}
 	var sum uint64
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		sum += s.Len

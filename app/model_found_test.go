@@ -3,6 +3,7 @@ package app_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,4 +38,25 @@ func TestADirectoryThatIsDownIsNamedAsTheReason(t *testing.T) {
 		require.Equal(t, ports.PeerUnavailable, r.Status)
 		require.ErrorContains(t, r.Err, "directory")
 	})
+}
+
+func TestReadsOfASessionSideBySideAreOfOneVersion(t *testing.T) {
+	for _, mode := range []domain.LocalityMode{domain.LocalityFill, domain.LocalityOff} {
+		bubble(t, func(t *testing.T, w *world) {
+			a, b := w.pair(place{}, place{Config: app.Config{Locality: mode}})
+			require.Equal(t, ports.Stored, a.putAs("k", 0, 1000).Status)
+			s, err := b.OpenRead(context.Background(), namespace)
+			require.NoError(t, err)
+			var gate faults.Gate
+			b.fail(faults.Every("Link", "Op", faults.Verdict{After: gate.Hold}))
+			slow := b.begin(context.Background(), s, part("k", 0, 500))
+			synctest.Wait()
+			require.Equal(t, ports.Stored, b.putAs("k", 1, 1000).Status)
+			require.Equal(t, []int{1}, b.prepare(s, part("k", 0, 500)).run(context.Background()).check())
+			gate.Open()
+			slow.wait()
+			require.Equal(t, []int{1}, slow.check(), "the slow read is of the other put")
+			require.NoError(t, b.CloseRead(s))
+		})
+	}
 }
