@@ -36,6 +36,7 @@ type peer struct {
 		lastDial  domain.Instant
 		backoff   time.Duration
 		refused   []ports.Refusal
+		failure   error                     // why it was left out; nil since the last hello that succeeded
 		past      [ports.NumPurposes]uint64 // bytes of links that were closed
 	}
 }
@@ -158,8 +159,12 @@ var errBreakerOpen = fmt.Errorf("%w: breaker open", ports.ErrPeer)
 func (p *peer) settle(c *conn, refused []ports.Refusal, err error, done chan struct{}) {
 	p.mu.Lock()
 	p.mu.dialing = nil
+	p.mu.failure = err
 	if err != nil {
 		p.openLocked()
+		if len(refused) > 0 {
+			p.mu.refused = refused
+		}
 	} else {
 		p.mu.conn, p.mu.refused = c, refused
 		p.mu.backoff, p.mu.downUntil = 0, 0
@@ -303,6 +308,7 @@ func (c *conn) failed(err error) {
 		p := c.peer
 		p.mu.Lock()
 		if p.mu.conn == c {
+			p.mu.failure = err
 			p.openLocked()
 		}
 		p.mu.Unlock()
@@ -337,7 +343,7 @@ func (p *peer) retire(c *conn) {
 func (p *peer) stats() ports.PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := ports.PeerStats{Peer: ports.Peer{ID: p.id}, Refused: p.mu.refused, Down: p.mu.downUntil > p.n.now(), Wire: p.mu.past}
+	s := ports.PeerStats{Peer: ports.Peer{ID: p.id}, Refused: p.mu.refused, Down: p.mu.downUntil > p.n.now(), Failure: p.mu.failure, Wire: p.mu.past}
 	if c := p.mu.conn; c != nil && !c.dead.Load() {
 		s.Peer, s.Transport = c.to, c.kind
 		for i, b := range c.link.Counts().Bytes {

@@ -97,5 +97,6 @@ type PeerStats struct {
 	Transport TransportKind // empty: no link
 	Refused   []Refusal     // why the transports before it were not taken
 	Down      bool          // the breaker is open
+	Failure   error         // why the last dial or control call failed; nil since a hello that succeeded
 	Wire      [NumPurposes]uint64
 }
