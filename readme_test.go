@@ -1,6 +1,7 @@
 package spanpool_test
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"strings"
@@ -31,13 +32,18 @@ func TestReadmeShowsAnExampleThatRuns(t *testing.T) {
 func TestDependenciesHaveTheirReasons(t *testing.T) {
 	page, err := os.ReadFile("docs/dependencies.md")
 	require.NoError(t, err)
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{if not .Main}}{{.Path}} {{.Indirect}}{{end}}", "all").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json").Output()
 	require.NoError(t, err)
-	modules := map[string]bool{} // direct
-	for line := range strings.Lines(string(out)) {
-		if name, indirect, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			modules[name] = indirect == "false"
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
 		}
+	}
+	require.NoError(t, json.Unmarshal(out, &mod))
+	modules := map[string]bool{} // direct
+	for _, m := range mod.Require {
+		modules[m.Path] = !m.Indirect
 	}
 	require.Contains(t, modules, "github.com/stretchr/testify")
 	for name, direct := range modules {
