@@ -31,6 +31,9 @@ type Config struct {
 	PutArenaBytes uint64 // likewise
 	HugePages     bool   // for the medium; where they are not to be had it lies on ordinary ones
 
+	// Copier makes what stands in front of the node's own copier, to bound it or to count. nil: nothing does.
+	Copier func(ports.Copier) ports.Copier
+
 	// Endpoint is the node's place in a network of this process: that of Node.ID, in a network whose clock is boottime's.
 	// Embedded starts and stops it. nil: the node has no peers.
 	Endpoint *inproc.Endpoint
@@ -115,7 +118,15 @@ func closeAll[T interface{ Close() error }](parts []T) error {
 	return errors.Join(errs...)
 }
 
-func newPorts(clock boottime.Clock, copier dram.Copier, m *memory, e *inproc.Endpoint) app.Ports {
+func newCopier(c settings) ports.Copier {
+	own := dram.NewCopier()
+	if c.Copier == nil {
+		return own
+	}
+	return c.Copier(own)
+}
+
+func newPorts(clock boottime.Clock, copier ports.Copier, m *memory, e *inproc.Endpoint) app.Ports {
 	return app.Ports{
 		Clock:      clock,
 		Medium:     m.medium,

@@ -6,7 +6,6 @@ import (
 	"github.com/google/wire"
 
 	"github.com/spanpool/spanpool/adapters/boottime"
-	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/app"
 )
 
@@ -16,6 +15,6 @@ import (
 func Embedded(c Config) (*app.Node, func(), error) {
 	panic(wire.Build(
 		settle, wire.FieldsOf(new(settings), "Node"),
-		boottime.New, dram.NewCopier, openMemory, placeOf, newPorts, startNode,
+		boottime.New, newCopier, openMemory, placeOf, newPorts, startNode,
 	))
 }

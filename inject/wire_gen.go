@@ -8,7 +8,6 @@ package inject
 
 import (
 	"github.com/spanpool/spanpool/adapters/boottime"
-	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/app"
 )
 
@@ -21,7 +20,7 @@ func Embedded(c Config) (*app.Node, func(), error) {
 	injectSettings := settle(c)
 	config := injectSettings.Node
 	clock := boottime.New()
-	copier := dram.NewCopier()
+	copier := newCopier(injectSettings)
 	injectMemory, cleanup, err := openMemory(injectSettings)
 	if err != nil {
 		return nil, nil, err
