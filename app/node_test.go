@@ -28,11 +28,6 @@ func content(key string, size int) []byte {
 	return b[:size:size]
 }
 
-type pair struct {
-	net  *inproc.Network
-	a, b *app.Node // a owns, b reads
-}
-
 func open(t *testing.T, net *inproc.Network, cfg app.Config, medium, page, arena uint64) *app.Node {
 	t.Helper()
 	ep := net.Endpoint(cfg.ID)

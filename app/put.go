@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
@@ -289,6 +288,3 @@ func (c *putCall) addCopies(copies []ports.CopyOp, k *putKey, run domain.Run, re
 	}
 	return copies
 }
-
-// left is what is left of the call's time.
-func (c *putCall) left() time.Duration { return max(c.deadline.Sub(c.n.now()), time.Nanosecond) }

@@ -20,9 +20,7 @@ type remotePut struct {
 	reserve ports.ReserveRequest
 	rows    []int // key of each row
 	rounds  []*putRound
-	pieces  []putPiece
-	quiet   bool // nothing of ours is outstanding
-	flying  int  // ops
+	flying  int // ops
 	taken   []ports.Completion
 }
 
@@ -53,7 +51,7 @@ func (c *putCall) remote(to ports.PeerID) {
 		c.failRest(ports.PeerUnavailable, fmt.Errorf("put to %s: no writer: %w", to, ports.ErrPeer))
 		return
 	}
-	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions(), quiet: true}
+	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions()}
 	var reply ports.ReserveReply
 	if err := p.reserveAll(n.peers.get(to), &reply); err != nil {
 		if p.conn != nil && p.conn.alive() { // the answer was lost: what it reserved is not to wait for its deadline
