@@ -18,3 +18,9 @@ func Embedded(c Config) (*app.Node, func(), error) {
 		boottime.New, newCopier, openMemory, placeOf, newPorts, startNode,
 	))
 }
+
+// Daemon makes a node of parts that are open already. Nothing calls in yet: who serves its PeerServer and its Pool is the caller's
+// affair. The function that it returns stops the node and leaves the parts open; the transports have to be closed before the memory.
+func Daemon(c app.Config, p Parts) (*app.Node, func(), error) {
+	panic(wire.Build(boottime.New, copierOf, joinParts, newNode))
+}

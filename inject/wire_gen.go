@@ -39,3 +39,18 @@ func Embedded(c Config) (*app.Node, func(), error) {
 		cleanup()
 	}, nil
 }
+
+// Daemon makes a node of parts that are open already. Nothing calls in yet: who serves its PeerServer and its Pool is the caller's
+// affair. The function that it returns stops the node and leaves the parts open; the transports have to be closed before the memory.
+func Daemon(c app.Config, p Parts) (*app.Node, func(), error) {
+	clock := boottime.New()
+	copier := copierOf(p)
+	ports := joinParts(clock, copier, p)
+	node, cleanup, err := newNode(c, ports)
+	if err != nil {
+		return nil, nil, err
+	}
+	return node, func() {
+		cleanup()
+	}, nil
+}
