@@ -14,14 +14,13 @@ import (
 // only after our own transport is quiet.
 type remotePut struct {
 	*putCall
-	conn    *conn
-	arena   *arena
-	q       *ports.Completions
-	reserve ports.ReserveRequest
-	rows    []int // key of each row
-	rounds  []*putRound
-	flying  int // ops
-	taken   []ports.Completion
+	conn   *conn
+	arena  *arena
+	q      *ports.Completions
+	rows   []int // key of each row
+	rounds []*putRound
+	flying int // ops
+	taken  []ports.Completion
 }
 
 // putPiece is a run of one object that goes through the arena at once.
@@ -52,20 +51,55 @@ func (c *putCall) remote(to ports.PeerID) {
 		return
 	}
 	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions()}
-	var reply ports.ReserveReply
-	if err := p.reserveAll(n.peers.get(to), &reply); err != nil {
-		if p.conn != nil && p.conn.alive() { // the answer was lost: what it reserved is not to wait for its deadline
-			p.abort(p.reserve.Keys, p.reserve.Versions)
+	for i := range c.keys {
+		if c.pendingKey(i) {
+			c.keys[i].version = n.drawVersion()
+			p.rows = append(p.rows, i)
 		}
-		c.failRest(ports.PeerUnavailable, fmt.Errorf("reserve at %s: %w", to, err))
+	}
+	p.attempt(n.peers.get(to), p.rows)
+	if again := p.wasReset(); len(again) > 0 {
+		n.counters.downgrade(ports.DowngradeReset)
+		p.attempt(n.peers.get(to), again)
+	}
+	p.settle()
+}
+
+// attempt reserves and writes some of the keys. The second time it names the same versions: what the owner answers, "yours" or a
+// fresh reservation, says which pages are ours now, and everything is written to those.
+func (p *remotePut) attempt(to *peer, keys []int) {
+	if len(keys) == 0 {
 		return
 	}
-	for row, i := range p.rows {
+	var reply ports.ReserveReply
+	if err := p.reserveAll(to, keys, &reply); err != nil {
+		for _, i := range keys {
+			p.keys[i].err = &putError{ports.PeerUnavailable, fmt.Errorf("reserve at %s: %w", to.id, err)}
+		}
+		return
+	}
+	for row, i := range keys {
 		p.reserved(i, row, &reply)
 	}
-	p.pack()
+	p.rounds = nil
+	p.pack(keys)
 	p.write()
-	p.settle()
+}
+
+// wasReset takes back the failure of keys whose link was reset under their writes, which nothing is left of.
+func (p *remotePut) wasReset() []int {
+	if p.flying > 0 {
+		return nil
+	}
+	var again []int
+	for _, i := range p.rows {
+		var known *putError
+		if k := &p.keys[i]; !k.done && isReset(k.err) && !errors.As(k.err, &known) {
+			k.err = nil
+			again = append(again, i)
+		}
+	}
+	return again
 }
 
 func (c *putCall) failRest(s ports.Status, err error) {
@@ -76,35 +110,28 @@ func (c *putCall) failRest(s ports.Status, err error) {
 	}
 }
 
-// reserveAll asks for every key in one call.
-func (p *remotePut) reserveAll(to *peer, reply *ports.ReserveReply) error {
+// reserveAll asks for the keys in one call.
+func (p *remotePut) reserveAll(to *peer, keys []int, reply *ports.ReserveReply) error {
 	n := p.n
-	for i := range p.keys {
-		if !p.pendingKey(i) {
-			continue
-		}
-		k := &p.keys[i]
-		k.version = n.drawVersion()
-		p.rows = append(p.rows, i)
-		p.reserve.Keys = append(p.reserve.Keys, ports.Key{Space: uint32(p.space), Name: p.names[i]})
-		p.reserve.Versions = append(p.reserve.Versions, k.version)
-		p.reserve.Sizes = append(p.reserve.Sizes, k.size)
-	}
-	if len(p.rows) == 0 {
-		return nil
+	var reserve ports.ReserveRequest
+	reserve.Keys, reserve.Versions = p.columns(keys)
+	for _, i := range keys {
+		reserve.Sizes = append(reserve.Sizes, p.keys[i].size)
 	}
 	ctx, cancel := n.control()
 	defer cancel()
 	stop := context.AfterFunc(p.ctx, cancel)
 	defer stop()
 	conn, err := n.ask(ctx, to, func(ctx context.Context, c *conn) error {
-		p.reserve.Via = c.kind
-		if err := n.p.Writer.Reserve(ctx, c.to, &p.reserve, reply); err != nil {
+		reserve.Via = c.kind
+		if err := n.p.Writer.Reserve(ctx, c.to, &reserve, reply); err != nil {
 			return err
 		}
-		return checkReserve(len(p.rows), reply)
+		return checkReserve(len(keys), reply)
 	})
-	p.conn = conn
+	if conn != nil {
+		p.conn = conn
+	}
 	return err
 }
 
@@ -139,11 +166,11 @@ func (p *remotePut) reserved(i, r int, reply *ports.ReserveReply) {
 
 // pack cuts the objects into pieces of at most half of the arena and the pieces into rounds, so that one round is written while the
 // next is copied in. An object larger than the arena goes in rounds into its reservation.
-func (p *remotePut) pack() {
+func (p *remotePut) pack(keys []int) {
 	half := max(p.arena.capacity/2/domain.ArenaAlign*domain.ArenaAlign, domain.ArenaAlign)
 	half = min(half, p.arena.capacity)
 	var r *putRound
-	for _, i := range p.rows {
+	for _, i := range keys {
 		k := &p.keys[i]
 		if k.done || k.err != nil {
 			continue
@@ -377,6 +404,9 @@ func (p *remotePut) columns(keys []int) ([]ports.Key, []domain.Version) {
 
 // abort tells the owner that our transport is quiet. One that is not told ends the reservation by its deadline.
 func (p *remotePut) abort(keys []ports.Key, versions []domain.Version) {
+	if p.conn == nil || !p.conn.alive() {
+		return
+	}
 	ctx, cancel := p.n.control()
 	defer cancel()
 	if err := p.n.p.Writer.Abort(ctx, p.conn.to, keys, versions, true); err != nil {
