@@ -514,7 +514,7 @@ func (c *getCall) exhaustedLocked(i int) {
 	case !k.want.IsZero() && !k.bound && !k.switched && !failedNow:
 		c.switchVersionLocked(i)
 	case k.failed != ports.StatusNone:
-		c.finishLocked(i, k.failed, k.opErr)
+		c.finishLocked(i, k.failed, k.failErr)
 	case k.missing:
 		c.finishLocked(i, ports.PeerUnavailable, k.askErr)
 	case k.bound:

@@ -53,7 +53,8 @@ type getKey struct {
 	version domain.Version // of the bytes
 	size    uint64
 	room    uint64 // of a whole get
-	opErr   error  // of a transfer
+	opErr   error  // of a transfer of this attempt
+	failErr error  // what failed is of
 	askErr  error  // of a control call
 	fetched uint64
 	joined  uint64

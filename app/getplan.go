@@ -355,6 +355,7 @@ func (c *getCall) failedLocked(i int) {
 		if isReset(err) || errors.Is(err, ports.ErrTimeout) {
 			k.failed = ports.PeerUnavailable
 		}
+		k.failErr, k.opErr = err, nil // the next attempt begins without it
 		n.counters.downgrade(ports.DowngradeNextHolder)
 		if !k.routed {
 			c.askAgainLocked(i) // its candidates are not known yet; the view's own is taken out when they are
