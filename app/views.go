@@ -86,7 +86,7 @@ func (n *Node) viewLocked(c *conn, space domain.Space, name string, r *ports.Res
 	if err := c.checkLayout(v.layout); err != nil {
 		return nil, err
 	}
-	if v.version.IsZero() || id.gen.IsZero() || granted <= 0 || granted > time.Hour {
+	if v.version.IsZero() || id.gen.Counter == 0 || id.gen.Incarnation != c.to.Incarnation || granted <= 0 || granted > time.Hour {
 		return nil, fmt.Errorf("resolve of %q: version %v, generation %v, lease %v: %w", name, v.version, id.gen, granted, domain.ErrInvalid)
 	}
 	lens, sums := rows(r.LenEnd, i), rows(r.SumEnd, i)
