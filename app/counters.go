@@ -1,6 +1,8 @@
 package app
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"github.com/spanpool/spanpool/domain"
@@ -59,7 +61,9 @@ func (n *Node) Stats() ports.Stats {
 	load(s.InstalledBytes[:], c.installedBytes[:])
 	load(s.InstallFailures[:], c.installFailures[:])
 	load(s.Downgrades[:], c.downgrades[:])
-	for _, p := range n.peers.all() {
+	peers := n.peers.all()
+	slices.SortFunc(peers, func(a, b *peer) int { return cmp.Compare(a.id, b.id) })
+	for _, p := range peers {
 		ps := p.stats()
 		s.Peers = append(s.Peers, ps)
 		for i, b := range ps.Wire {
