@@ -1,0 +1,2 @@
+// Package enginev1 is generated from engine.proto, which documents every call and message.
+package enginev1
