@@ -108,23 +108,34 @@ func closeCompletesEverythingAndIsQuiet(t *testing.T, x *exchange) {
 	}
 }
 
-// transportCloseEndsItsLinks touches the memory as soon as Close returned; the race detector looks on where there is one.
+// transportCloseEndsItsLinks closes in the middle of a load, and touches the memory as soon as Close returned.
 func transportCloseEndsItsLinks(t *testing.T, x *exchange) {
-	l, work, q := x.link(t), newLoad(t, x), ports.NewCompletions()
-	require.NoError(t, l.Submit(work.batch, q))
-	require.NoError(t, x.Asker.Transport.Close())
-	content.Poison(work.dst.Bytes())
-	for _, c := range takeAll(t, q, loadOps) {
-		errorIsOneOf(t, c.Err, nil, ports.ErrReset)
+	for range 8 {
+		l, work, q := x.link(t), newLoad(t, x), ports.NewCompletions()
+		require.NoError(t, l.Submit(work.batch, q))
+		first, err := q.Take(t.Context(), patience, nil)
+		require.NoError(t, err)
+		require.NoError(t, x.Asker.Transport.Close())
+		content.Poison(work.dst.Bytes())
+		for len(first) < loadOps {
+			held := len(first)
+			first, err = q.Take(t.Context(), patience, first)
+			require.NoError(t, err)
+			require.Greater(t, len(first), held, "%d of %d ops completed", held, loadOps)
+		}
+		for _, c := range first {
+			errorIsOneOf(t, c.Err, nil, ports.ErrReset)
+		}
+		closedSoon(t, l.Done(), "Done is open after the transport's Close")
+		_, err = x.Asker.Transport.Offer(t.Context(), x.Owner.Self.ID)
+		require.Error(t, err)
+		other := x.local(t, 64)
+		good := piece(0, 0, other, 0, 32)
+		noErrors(t, x.submit(t, x.dial(t, x.Other, x.Owner), x.reads([]ports.Segment{good})))
+		readRight(t, other, good)
+		require.Equal(t, -1, content.CheckPoison(work.dst.Bytes()), "first byte that landed after Close returned")
+		x.Restart(t, x.Asker)
 	}
-	closedSoon(t, l.Done(), "Done is open after the transport's Close")
-	other := x.local(t, 64)
-	good := piece(0, 0, other, 0, 32)
-	noErrors(t, x.submit(t, x.dial(t, x.Other, x.Owner), x.reads([]ports.Segment{good})))
-	readRight(t, other, good)
-	require.Equal(t, -1, content.CheckPoison(work.dst.Bytes()), "first byte that landed after Close returned")
-	_, err := x.Asker.Transport.Offer(t.Context(), x.Owner.Self.ID)
-	require.Error(t, err)
 }
 
 // theOwnersCloseResetsLinks overwrites the exposed memory as soon as Close returned: no read may see that.
