@@ -108,7 +108,7 @@ func (n *Node) DeregisterMemory(_ context.Context, id ports.MemoryID) error {
 }
 
 // Remove dooms the copies here, and asks every peer that may hold one.
-func (n *Node) Remove(_ context.Context, namespace string, names []string, out []ports.Removal) error {
+func (n *Node) Remove(ctx context.Context, namespace string, names []string, out []ports.Removal) error {
 	if err := errJoin(checkCounts(len(names), 0, len(out)), checkNames(names)); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (n *Node) Remove(_ context.Context, namespace string, names []string, out [
 		return err
 	}
 	var mu sync.Mutex
-	return n.eachHolder(namespace, space, names, func(ctx context.Context, p *peer, rows []int, keys []ports.Key) {
+	return n.eachHolder(ctx, namespace, space, names, func(ctx context.Context, p *peer, rows []int, keys []ports.Key) {
 		var status []ports.KeyStatus
 		_, err := n.ask(ctx, p, func(ctx context.Context, c *conn) error {
 			if err := n.p.Writer.Remove(ctx, c.to, keys, &status); err != nil {
@@ -159,10 +159,10 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// eachHolder calls ask for every peer that may hold some of the keys, all at once, and waits for all.
-func (n *Node) eachHolder(namespace string, space domain.Space, names []string, ask func(ctx context.Context, p *peer, rows []int, keys []ports.Key)) error {
+// eachHolder calls ask for every peer that may hold some of the keys, all at once, and waits for all, or for the caller's end.
+func (n *Node) eachHolder(caller context.Context, namespace string, space domain.Space, names []string, ask func(ctx context.Context, p *peer, rows []int, keys []ports.Key)) error {
 	var h ports.Holders
-	if err := n.holders(namespace, names, &h); err != nil {
+	if err := n.holders(caller, namespace, names, &h); err != nil {
 		return fmt.Errorf("directory: %w", err)
 	}
 	type request struct {
@@ -187,6 +187,7 @@ func (n *Node) eachHolder(namespace string, space domain.Space, names []string, 
 	}
 	ctx, cancel := n.control()
 	defer cancel()
+	defer context.AfterFunc(caller, cancel)()
 	var wg sync.WaitGroup
 	for id, r := range byPeer {
 		wg.Go(func() { ask(ctx, n.peers.get(id), r.rows, r.keys) })
@@ -196,7 +197,7 @@ func (n *Node) eachHolder(namespace string, space domain.Space, names []string, 
 }
 
 // BatchExists says which keys are here or at a peer. A peer that does not answer within a control call's time counts as not having it.
-func (n *Node) BatchExists(_ context.Context, namespace string, names []string, hold time.Duration, found []bool) (int, error) {
+func (n *Node) BatchExists(ctx context.Context, namespace string, names []string, hold time.Duration, found []bool) (int, error) {
 	clear(found)
 	if err := errJoin(checkCounts(len(names), 0, len(found)), checkNames(names)); err != nil {
 		return 0, err
@@ -211,7 +212,7 @@ func (n *Node) BatchExists(_ context.Context, namespace string, names []string, 
 	}
 	if len(missing) > 0 {
 		var mu sync.Mutex
-		err = n.eachHolder(namespace, space, missing, func(ctx context.Context, p *peer, asked []int, keys []ports.Key) {
+		err = n.eachHolder(ctx, namespace, space, missing, func(ctx context.Context, p *peer, asked []int, keys []ports.Key) {
 			var reply ports.ProbeReply
 			_, err := n.ask(ctx, p, func(ctx context.Context, c *conn) error {
 				if err := n.p.Resolver.Probe(ctx, c.to, keys, &reply); err != nil {
@@ -258,7 +259,7 @@ func (n *Node) existsHere(namespace string, names []string, hold time.Duration, 
 }
 
 // Size is the size of an object here or at a peer.
-func (n *Node) Size(_ context.Context, namespace, name string) (uint64, error) {
+func (n *Node) Size(ctx context.Context, namespace, name string) (uint64, error) {
 	if err := checkNames([]string{name}); err != nil {
 		return 0, err
 	}
@@ -278,15 +279,15 @@ func (n *Node) Size(_ context.Context, namespace, name string) (uint64, error) {
 		return size, nil
 	}
 	n.mu.Unlock()
-	return n.sizeElsewhere(namespace, space, name)
+	return n.sizeElsewhere(ctx, namespace, space, name)
 }
 
 // sizeElsewhere asks all peers at once; the first that has it answers. It takes leases, which end by themselves.
-func (n *Node) sizeElsewhere(namespace string, space domain.Space, name string) (uint64, error) {
+func (n *Node) sizeElsewhere(ctx context.Context, namespace string, space domain.Space, name string) (uint64, error) {
 	var mu sync.Mutex
 	var size uint64
 	var failed error
-	err := n.eachHolder(namespace, space, []string{name}, func(ctx context.Context, p *peer, _ []int, keys []ports.Key) {
+	err := n.eachHolder(ctx, namespace, space, []string{name}, func(ctx context.Context, p *peer, _ []int, keys []ports.Key) {
 		req := ports.ResolveRequest{Keys: keys, Versions: make([]domain.Version, 1), Held: make([]domain.Generation, 1)}
 		var reply ports.ResolveReply
 		_, err := n.ask(ctx, p, func(ctx context.Context, c *conn) error {

@@ -211,9 +211,14 @@ func (c *getCall) askAll() {
 	}
 	c.routeNew()
 	n := c.n
+	cause := context.Cause(c.ctx)
 	n.mu.Lock()
 	for _, i := range c.asking {
-		if c.keys[i].stage != stageDone {
+		switch {
+		case c.keys[i].stage == stageDone:
+		case cause != nil: // a directory that was not waited for says nothing of the key
+			c.finishLocked(int(i), ports.Cancelled, errAtEnd(cause))
+		default:
 			c.nextHolderLocked(int(i))
 		}
 	}
@@ -242,7 +247,7 @@ func (c *getCall) routeNew() {
 	if len(c.askNames) == 0 {
 		return
 	}
-	err := n.holders(c.namespace, c.askNames, &c.holders)
+	err := n.holders(c.ctx, c.namespace, c.askNames, &c.holders)
 	j := 0
 	for _, i := range c.asking {
 		k := &c.keys[i]
@@ -287,8 +292,8 @@ func (c *getCall) addHolders(k *getKey, r row) {
 	}
 }
 
-// holders asks the directory, and checks that its answer is one.
-func (n *Node) holders(namespace string, names []string, out *ports.Holders) error {
+// holders asks the directory, for as long as the caller waits and a control call may take, and checks that its answer is one.
+func (n *Node) holders(caller context.Context, namespace string, names []string, out *ports.Holders) error {
 	out.Reset()
 	if n.p.Directory == nil || n.p.Resolver == nil {
 		for range names {
@@ -299,6 +304,7 @@ func (n *Node) holders(namespace string, names []string, out *ports.Holders) err
 	}
 	ctx, cancel := n.control()
 	defer cancel()
+	defer context.AfterFunc(caller, cancel)()
 	if err := n.p.Directory.Holders(ctx, namespace, names, out); err != nil {
 		return err
 	}

@@ -491,6 +491,10 @@ func (c *getCall) abandon() {
 		dropped = ports.Cancelled
 	}
 	c.dropRoundsLocked(dropped, errAtEnd(cause))
+	for _, u := range c.landUnits { // they came with the last word, and nobody copies them out
+		c.unitGoneLocked(u)
+	}
+	c.landUnits = c.landUnits[:0]
 	for i := range c.keys {
 		k := &c.keys[i]
 		if k.stage == stageDone {
@@ -575,7 +579,7 @@ func (c *getCall) rememberLocked(i int, k *getKey) {
 	}
 	e := c.session.keys[c.names[i]]
 	e.version = k.version
-	if k.view != nil {
+	if k.view != nil && k.view.version == k.version { // it is of another one when the bytes were here by the time that a peer had answered
 		e.view = k.view
 	}
 	c.session.keys[c.names[i]] = e

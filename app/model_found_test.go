@@ -60,3 +60,36 @@ func TestReadsOfASessionSideBySideAreOfOneVersion(t *testing.T) {
 		})
 	}
 }
+
+func TestASessionKeepsNoViewOfAVersionThatItDidNotRead(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		require.Equal(t, ports.Stored, a.putAs("k", 0, 1000).Status)
+		s, err := b.OpenRead(context.Background(), namespace)
+		require.NoError(t, err)
+		var gate faults.Gate
+		b.fail(faults.Every("PeerResolver", "Resolve", faults.Verdict{After: gate.Hold}))
+		first := b.begin(context.Background(), s, part("k", 0, 500))
+		synctest.Wait()
+		require.Equal(t, ports.Stored, b.putAs("k", 1, 1000).Status)
+		gate.Open()
+		first.wait()
+		require.Equal(t, []int{1}, first.check())
+		b.fail()
+		require.NoError(t, b.Clear(context.Background()))
+		require.Equal(t, ports.Late, b.getIn(context.Background(), s, part("k", 500, 500))[0].Status, "the version that the session has read is gone")
+		require.NoError(t, b.CloseRead(s))
+	})
+}
+
+func TestUnitsThatCameWithTheLastWordGiveTheirSliceBack(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{get: kib, Config: app.Config{Locality: domain.LocalityOff}})
+		a.put(1000, "k")
+		ctx, cancel := context.WithCancel(context.Background())
+		b.fail(faults.Every("Link", "Op", faults.Verdict{After: faults.Do(cancel)}))
+		require.NotEqual(t, ports.StatusNone, b.getIn(ctx, 0, part("k", 0, 1000))[0].Status)
+		w.settle()
+		require.Zero(t, b.Stats().ArenaUsed)
+	})
+}

@@ -348,3 +348,6 @@ func TestNodesAgreeWithAPlainMap(t *testing.T) {
 		require.NotZero(t, reached[what], "no script got so far as %q: %v", what, reached)
 	}
 }
+
+// GoString is what rapid prints.
+func (c command) GoString() string { return "\n\t\t" + c.String() }
