@@ -67,7 +67,6 @@ func Listen(path string, c Config) (*Server, error) {
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer}),
-		grpc.WaitForHandlers(true), // a call that has not returned may be writing to the pool
 	)
 	enginev1.RegisterEngineServer(s.grpc, s.calls)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
@@ -83,7 +82,7 @@ func (s *Server) Serve() error {
 }
 
 // Stop refuses new calls and waits for those in progress, until ctx ends; then it breaks them off, and returns the context's cause.
-// It always returns after the last call has.
+// It always returns after the last call has, since GracefulStop waits for handlers even when Stop breaks their streams off.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
 	done := make(chan struct{})
