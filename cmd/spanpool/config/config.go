@@ -59,13 +59,32 @@ type Settings struct {
 // origin is a setting's text and where it came from.
 type origin struct{ text, source string }
 
+// DefaultSocket is where the daemon's socket is, and where ctl looks for it.
+const DefaultSocket = "/run/spanpool/engine.sock"
+
 // Off is how a part that has an address is left out.
 const Off = "off"
 
-// prefix is of the variables; those of the tests share it.
+// prefix is of the variables.
 const prefix = "SPANPOOL_"
 
-var testVariables = []string{"SPANPOOL_REQUIRE", "SPANPOOL_E2E_HOSTS"}
+// fileVariable names the file where --config does not.
+const fileVariable = prefix + "CONFIG"
+
+// others are the variables with the prefix that are no settings: the file's, and those of the tests.
+var others = []string{fileVariable, "SPANPOOL_REQUIRE", "SPANPOOL_E2E_HOSTS"}
+
+func variable(environ []string, name string) string {
+	for _, e := range environ {
+		if value, ok := strings.CutPrefix(e, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// unknown leaves the value out: it may be a secret that someone wrote where no setting is.
+func unknown(key, source string) error { return fmt.Errorf("%s (%s): no such setting", key, source) }
 
 // Flags adds a flag for every setting, and --config.
 func Flags(f *pflag.FlagSet) {
@@ -98,6 +117,9 @@ func Load(flags *pflag.FlagSet, environ []string) (*Settings, error) {
 	path, err := flags.GetString("config")
 	if err != nil {
 		return nil, err
+	}
+	if path == "" {
+		path = variable(environ, fileVariable)
 	}
 	if err := loadFile(path, from); err != nil {
 		return nil, err
@@ -135,7 +157,7 @@ func loadFile(path string, from map[string]origin) error {
 	}
 	for _, key := range k.Keys() {
 		if _, known := from[key]; !known {
-			return &Error{Key: key, Value: k.String(key), Source: path, Want: "no such setting"}
+			return unknown(key, path)
 		}
 		text := k.String(key)
 		if list := k.Strings(key); len(list) > 0 {
@@ -153,12 +175,12 @@ func loadEnvironment(environ []string, from map[string]origin) error {
 	}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, prefix) || slices.Contains(testVariables, name) {
+		if !strings.HasPrefix(name, prefix) || slices.Contains(others, name) {
 			continue
 		}
 		key, known := byVariable[name]
 		if !known {
-			return &Error{Key: name, Value: value, Source: "environment", Want: "no such setting"}
+			return unknown(name, "environment")
 		}
 		from[key] = origin{value, name}
 	}
@@ -181,7 +203,16 @@ func (s *Settings) settle() error {
 	if s.Node.LowWatermark > s.Node.HighWatermark {
 		return s.errorAt("watermark.low", "want at most watermark.high")
 	}
-	if s.PageBytes == 0 || s.MediumBytes == 0 || s.MediumBytes%s.PageBytes != 0 {
+	if s.Node.BreakerMin > s.Node.BreakerMax {
+		return s.errorAt("breaker.min", "want at most breaker.max")
+	}
+	if s.Socket == "" {
+		return s.errorAt("socket", "want a path, or off")
+	}
+	if s.PageBytes == 0 {
+		return s.errorAt("dram.page_bytes", "want more than 0")
+	}
+	if s.MediumBytes == 0 || s.MediumBytes%s.PageBytes != 0 {
 		return s.errorAt("dram.bytes", fmt.Sprintf("want a multiple of dram.page_bytes (%d), more than 0", s.PageBytes))
 	}
 	if s.SecretFile != "" {
@@ -203,16 +234,25 @@ const minSecret = 16
 // checkListeners refuses to be reachable from other hosts without a secret, and a debug address that is.
 func (s *Settings) checkListeners() error {
 	if s.Secret == nil && !s.Insecure {
-		for key, addr := range map[string]string{"listen": s.Listen, "data.listen": s.DataListen} {
-			if !loopback(addr) {
-				return s.errorAt(key, "beyond loopback it needs secret_file, or --insecure")
+		for _, l := range []struct{ key, addr string }{{"listen", s.Listen}, {"data.listen", s.DataListen}} {
+			if !loopback(l.addr) {
+				return s.errorAt(l.key, "beyond loopback it needs secret_file, or --insecure")
 			}
 		}
+	}
+	if s.DataAdvertise == "" && everywhere(s.DataListen) {
+		return s.errorAt("data.advertise", "want what peers dial, since data.listen names no interface")
 	}
 	if s.HTTP != Off && !loopback(s.HTTP) {
 		return s.errorAt("http", "want an address on loopback, or off")
 	}
 	return nil
+}
+
+// everywhere reports whether an address is that of every interface.
+func everywhere(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	return host == "" || net.ParseIP(host).IsUnspecified()
 }
 
 func loopback(addr string) bool {
@@ -232,12 +272,26 @@ func (s *Settings) errorAt(key, want string) error {
 	return &Error{Key: key, Value: at.text, Source: at.source, Want: want}
 }
 
-// Print writes every setting, its value and where that came from. The secret is not among them; the name of its file is.
-func (s *Settings) Print(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+// Each gives every setting, its value and where that came from, in a fixed order. The secret is not among them; the name of its file
+// is.
+func (s *Settings) Each(f func(key, value, source string)) {
 	for _, o := range options {
 		at := s.from[o.key]
-		fmt.Fprintf(t, "%s:\t%q\t# %s\n", o.key, at.text, at.source)
+		f(o.key, at.text, at.source)
 	}
+}
+
+// Print writes what Each gives as a file that Load reads.
+func (s *Settings) Print(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	s.Each(func(key, value, source string) { fmt.Fprintf(t, "%s:\t%q\t# %s\n", key, value, source) })
 	return t.Flush()
+}
+
+// Warnings is what whoever looks at the daemon should know.
+func (s *Settings) Warnings() []string {
+	if s.Insecure && s.Secret == nil && !(loopback(s.Listen) && loopback(s.DataListen)) {
+		return []string{"insecure: it listens beyond loopback without a shared secret; whoever reaches its ports reads and writes the pool"}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -25,17 +26,17 @@ var options = []option{
 	{key: "listen", value: "127.0.0.1:7400", help: "address of the control plane (gRPC)", set: address(func(s *Settings) *string { return &s.Listen })},
 	{key: "data.listen", value: "127.0.0.1:7401", help: "address of the tcp transport", set: address(func(s *Settings) *string { return &s.DataListen })},
 	{key: "data.advertise", help: "address that peers dial for data; default: what data.listen is bound to", set: optionalAddress(func(s *Settings) *string { return &s.DataAdvertise })},
-	{key: "data.connections", value: "4", help: "data connections a peer", set: count(1, 64, func(s *Settings) *uint64 { return &s.DataConnections })},
+	{key: "data.connections", value: "4", help: "data connections a peer", set: count(1, 16, func(s *Settings) *uint64 { return &s.DataConnections })},
 	{key: "peers", help: "the other nodes, as ID=HOST:PORT, separated by commas", set: setPeers},
 	{key: "secret_file", help: "file with the secret that all nodes share", set: text(func(s *Settings) *string { return &s.SecretFile })},
 	{key: "tls", help: "not there yet", set: func(_ *Settings, t string) error {
 		if t == "" {
 			return nil
 		}
-		return fmt.Errorf("TLS is not there yet: leave it out")
+		return errors.New("TLS is not there yet: leave it out")
 	}},
 	{key: "insecure", value: "false", help: "listen beyond loopback without a secret", set: boolean(func(s *Settings) *bool { return &s.Insecure })},
-	{key: "socket", value: "/run/spanpool/engine.sock", help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
+	{key: "socket", value: DefaultSocket, help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
 	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
 	{key: "transport", value: "auto", help: "auto, or tcp (rdma and shm are not there yet)", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
 	{key: "medium", value: "dram", help: "dram (hbm is not there yet)", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
