@@ -185,7 +185,7 @@ func TestLaterCallsSkipTheResolveWhileHalfOfTheLeaseIsLeft(t *testing.T) {
 		w.pass(20 * time.Millisecond)
 		b.mustGet(ports.FromSlot, part("k", 2_000, 1_000))
 		require.NotZero(t, b.Stats().LeasesRenewed) // by the call, and by the renewer where it was faster
-		w.pass(time.Second) // past its end: resolved anew
+		w.pass(time.Second)                         // past its end: resolved anew
 		b.mustGet(ports.FromSlot, part("k", 3_000, 1_000))
 		require.NotZero(t, b.Stats().LeasesStale)
 		b.mustGet(ports.FromSlot, part("k", 0, 4_000))
