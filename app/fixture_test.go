@@ -71,6 +71,7 @@ type world struct {
 	net     *inproc.Network
 	clock   virtual
 	scatter bool
+	lasting bool // leases that outlive the test: then no page can be asked back
 
 	mu struct {
 		sync.Mutex
@@ -293,7 +294,7 @@ func (w *world) end() {
 		require.NoError(w.t, n.Clear(context.Background()))
 	}
 	for _, n := range w.alive() {
-		for until := w.clock.Now().Add(2 * time.Minute); ; w.pass(10 * time.Millisecond) {
+		for until := w.clock.Now().Add(2 * time.Minute); !w.lasting; w.pass(10 * time.Millisecond) {
 			s := n.Stats()
 			if s.Table.PagesFree == s.Table.PagesTotal && s.ArenaUsed == [2]uint64{} && s.RevokesPending == 0 {
 				break
