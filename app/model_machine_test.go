@@ -336,12 +336,14 @@ func (m *model) calm() {
 	m.w.settle()
 }
 
-// remove dooms a key everywhere. When nothing else was under way and every peer answered, no later read may find what was there.
+// remove dooms a key everywhere. When nothing else was under way and every peer answered, no later read may find what was there;
+// unless a session goes on with it under a lease that still runs, and makes it local again.
 func (m *model) remove(n *node, key string, final bool) {
 	out := make([]ports.Removal, 1)
 	err := n.Remove(context.Background(), namespace, []string{key}, out)
 	require.True(m.w.t, err == nil || !final, "step %d: remove of %s by %s: %v", m.step, key, n.id, err)
-	if !final || len(out[0].Unanswered) > 0 {
+	kept := slices.ContainsFunc(m.sessions, func(s *modelSession) bool { _, known := s.only[key]; return known })
+	if !final || kept || len(out[0].Unanswered) > 0 {
 		return
 	}
 	for _, r := range m.records[key] {
