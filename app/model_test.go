@@ -39,12 +39,13 @@ const (
 	opArm
 	opExistsAtRest
 	opReuse
+	opJoin
 	opWait
 	opQuiesce
 )
 
 var opNames = [...]string{"put", "get", "get whole", "walk", "open", "close", "remove", "remove at rest", "clear", "stop or start", "cut or heal", "arm",
-	"exists at rest", "reuse", "wait", "quiesce"}
+	"exists at rest", "reuse", "join", "wait", "quiesce"}
 
 // command is one step of a script. What a number names is taken modulo what there is.
 type command struct {
@@ -79,7 +80,7 @@ func commandOf(kinds []op) *rapid.Generator[command] {
 			c.big = rapid.IntRange(0, 9).Draw(t, "big") == 9
 			c.limit = drawLimit(t)
 			c.keys = []int{rapid.IntRange(0, modelKeys-1).Draw(t, "key")}
-		case opGet, opGetWhole, opWalk:
+		case opGet, opGetWhole, opWalk, opJoin:
 			c.keys = rapid.SliceOfN(rapid.IntRange(0, modelKeys-1), 1, 3).Draw(t, "keys")
 			c.session = rapid.IntRange(0, 3).Draw(t, "session")
 			c.limit = drawLimit(t)
@@ -205,6 +206,8 @@ func (m *model) run(c command) {
 		m.checkExists(n, modelKey(c.keys[0]))
 	case opReuse:
 		m.reuse(n, m.nodes[c.to%len(m.nodes)], c)
+	case opJoin:
+		m.join(n, c)
 	case opQuiesce:
 		m.quiesce()
 	}
@@ -231,6 +234,25 @@ func (m *model) reuse(n, owner *node, c command) {
 	}
 	m.w.pass(time.Millisecond)
 	m.reap()
+}
+
+// join lets calls wait for the flights of another one, and one of them leave early, while others go on with its scratch.
+func (m *model) join(n *node, c command) {
+	if n.down || len(m.calls) > 6 {
+		return
+	}
+	c.op, c.limit = opGet, 0
+	m.read(n, c)
+	m.w.pass(200 * time.Microsecond)
+	left := c
+	left.limit = 100 * time.Microsecond
+	m.read(n, left)
+	m.w.pass(101 * time.Microsecond)
+	for i := range 3 {
+		other := c
+		other.keys = []int{c.keys[0] + i + 1}
+		m.read(n, other)
+	}
 }
 
 func (m *model) read(n *node, c command) {
@@ -323,7 +345,7 @@ func drawModel(t *rapid.T) *model {
 }
 
 var modelOps = []op{opPut, opPut, opPut, opPut, opPut, opGet, opGet, opGet, opGet, opGetWhole, opGetWhole, opWalk, opWalk, opWalk, opOpen, opOpen, opClose, opRemove,
-	opRemoveAtRest, opClear, opStop, opCut, opArm, opArm, opArm, opExistsAtRest, opReuse, opReuse, opWait, opWait, opQuiesce}
+	opRemoveAtRest, opClear, opStop, opCut, opArm, opArm, opArm, opExistsAtRest, opReuse, opReuse, opJoin, opJoin, opWait, opWait, opQuiesce}
 
 // TestNodesAgreeWithAPlainMap runs scripts of readers, writers, sessions, removals, deaths, cuts and faults over media and arenas that
 // are too small, links that are too slow, and leases that are too short. Whatever a call says has to be allowed, and whatever it
