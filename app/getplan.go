@@ -213,7 +213,7 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 	n, o := c.n, &c.ops[i]
 	o.done = true
 	c.outstanding--
-	o.view.conn.foreground.Add(^(o.bytes - 1))
+	n.foregroundLandedLocked(o.view.conn, o.bytes)
 	if done.Err == nil {
 		c.stopAwaiting()
 	}

@@ -50,8 +50,9 @@ type conn struct {
 	kind    ports.TransportKind
 	link    ports.Link // nil: no transport was taken, control calls only
 
-	spaces     atomic.Uint32 // namespaces that the peer was told of
-	foreground atomic.Uint64 // bytes in flight for calls, for the pull's allowance
+	spaces     atomic.Uint32     // namespaces that the peer was told of
+	foreground atomic.Uint64     // bytes in flight for calls, for the pull's allowance
+	credit     domain.PullCredit // of the pull while foreground has bytes in flight; guarded by Node.mu
 	dead       atomic.Bool
 }
 

@@ -124,6 +124,14 @@ func (n *Node) kickPull() {
 	}
 }
 
+// foregroundLandedLocked takes a call's bytes off a link, and gives the pull its share of them.
+func (n *Node) foregroundLandedLocked(c *conn, bytes uint64) {
+	left := c.foreground.Add(^(bytes - 1))
+	if c.credit.Earn(bytes) || left == 0 {
+		n.kickPull()
+	}
+}
+
 func (p *puller) waitingLocked() uint64 { return uint64(len(p.jobs)) }
 
 // run ends with the node, when every piece has landed: links complete their ops when they close.
@@ -229,7 +237,11 @@ func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
 	}
 	t, c := n.mu.table, j.view.conn
 	run, ok := domain.NextPiece(j.size, t.Held(j.fill.slot), t.Claimed(j.fill.slot))
-	if !ok || run.Len > domain.PullAllowance(p.inFlight[c], c.foreground.Load(), n.awaiting.Load() > 0) {
+	foreground := c.foreground.Load()
+	if !ok || run.Len > domain.PullAllowance(p.inFlight[c], foreground, n.awaiting.Load() > 0) {
+		return false
+	}
+	if foreground > 0 && !c.credit.Spend(run.Len) {
 		return false
 	}
 	fl := n.newFlightLocked(j.fill, j.view, []domain.Run{run})

@@ -66,3 +66,31 @@ func TestNextPieceIsTheLowestMissingRunCut(t *testing.T) {
 	_, ok = NextPiece(size, &held, &claimed)
 	require.False(t, ok)
 }
+
+// Beside calls that always have bytes in flight, the pull puts at most an eighth of all bytes on a link, and one piece more.
+func TestThePullEarnsAnEighthBesideForeground(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var credit PullCredit
+		var landed, pulled uint64
+		for _, op := range rapid.SliceOfN(rapid.Uint64Range(1, 4*PullPieceBytes), 1, 50).Draw(t, "ops") {
+			enough := credit.Earn(op)
+			landed += op
+			require.Equal(t, enough, uint64(credit) == PullPieceBytes)
+			piece := rapid.Uint64Range(1, PullPieceBytes).Draw(t, "piece")
+			before := uint64(credit)
+			took := credit.Spend(piece)
+			require.Equal(t, before >= piece, took)
+			if took {
+				pulled += piece
+			}
+			require.LessOrEqual(t, 7*pulled, landed)
+		}
+	})
+}
+
+func TestAnIdleTimeEarnsThePullNoBurst(t *testing.T) {
+	var credit PullCredit
+	require.True(t, credit.Earn(1<<40))
+	require.True(t, credit.Spend(PullPieceBytes))
+	require.False(t, credit.Spend(1))
+}
