@@ -1,0 +1,483 @@
+package tcp
+
+import (
+	"sync"
+
+	"github.com/spanpool/spanpool/ports"
+)
+
+const (
+	// chunkBytes is the most that one request asks for: small enough for a big op to use every lane, and for a cancelled one to
+	// cost little; large enough to make headers and locks cheap (a chunk takes some 50 us on a loopback).
+	chunkBytes = 256 << 10
+	// window is the most that a lane has asked for and not got. Several times the bandwidth-delay product of 100 Gbit/s and
+	// 50 us, for each lane.
+	window = 1 << 20
+	// maxFlights is the most requests of a lane.
+	maxFlights = 64
+	// direct is the payload from which a response goes straight into place instead of being read ahead with its neighbours
+	// (rules.md section 2).
+	direct = 16 << 10
+	// sendBuffer holds the frames that leave in one call.
+	sendBuffer = 4 * maxFrame
+)
+
+// lane is one connection of a link, with a goroutine that sends requests and one that receives their responses.
+type lane struct {
+	l    *Link
+	sock *socket
+	wake chan struct{} // capacity 1: "there may be something to draw, or room"
+
+	// Guarded by Link.mu: the requests that have no response yet, in their order.
+	ring   [maxFlights]flight
+	first  int
+	count  int
+	asked  uint64 // bytes of them
+	nextID uint32
+
+	// in is held while a response is copied or read into memory of a caller, and when a flight loses its op.
+	in struct {
+		sync.Mutex
+		place vec
+	}
+	// out is held while memory of a caller is sent, and when a flight loses its op.
+	out struct {
+		sync.Mutex
+		vec     vec
+		id      uint32 // of the write that is being sent
+		left    int    // of its frame and what precedes it; 0: none is being sent
+		aborted bool   // its op is gone: nothing may be sent any more
+	}
+
+	// The receiver's own.
+	buf    []byte // what was read ahead is buf[r:w]
+	r, w   int
+	left   int // of the payload that is being received
+	now    *flight
+	header pump
+	body   pump
+
+	// The sender's own.
+	frames []byte
+	send   pump
+}
+
+// flight is one request on a lane. op is nil when it was disowned; it changes under Link.mu, lane.in and lane.out together, so that
+// each of them is enough to read it.
+type flight struct {
+	op    *op
+	id    uint32
+	dir   ports.Direction
+	why   ports.Purpose
+	at    int // first segment, and the offset in it
+	off   uint64
+	count int
+	bytes int
+}
+
+func newLane(l *Link, s *socket) *lane {
+	c := &lane{l: l, sock: s, wake: make(chan struct{}, 1), buf: make([]byte, laneBuffer), frames: make([]byte, sendBuffer)}
+	c.header.init(s.raw.Read, c.headerStep)
+	c.body.init(s.raw.Read, c.bodyStep)
+	c.send.init(s.raw.Write, c.sendStep)
+	return c
+}
+
+// flight i of those that have no response yet.
+func (c *lane) flight(i int) *flight { return &c.ring[(c.first+i)%maxFlights] }
+
+// disown takes a flight's memory away. Precondition: Link.mu is held. When a write is half sent, nothing can be sent after it.
+func (c *lane) disown(f *flight) bool {
+	c.in.Lock()
+	defer c.in.Unlock()
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.sendingLocked(f) {
+		c.out.aborted = true
+	}
+	f.op = nil
+	return true
+}
+
+// disownUnlessSending leaves a write that is half sent alone.
+func (c *lane) disownUnlessSending(f *flight) bool {
+	c.in.Lock()
+	defer c.in.Unlock()
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.sendingLocked(f) {
+		return false
+	}
+	f.op = nil
+	return true
+}
+
+// sendingLocked reports whether some of a write is not with the kernel yet. Precondition: out is held.
+func (c *lane) sendingLocked(f *flight) bool {
+	return f.dir == ports.Write && c.out.left > 0 && c.out.id == f.id
+}
+
+// transmit draws requests and sends them, until the link is dead.
+func (c *lane) transmit() {
+	for {
+		n, payload, err := c.draw()
+		if err != nil {
+			return
+		}
+		if n == 0 {
+			select {
+			case <-c.wake:
+				continue
+			case <-c.l.over:
+				return
+			}
+		}
+		if err := c.sendAll(n, payload); err != nil {
+			c.l.end(ports.ErrReset)
+			return
+		}
+	}
+}
+
+// draw takes this lane's share of the queue and encodes it into frames. A write ends it: its payload follows its frame.
+func (c *lane) draw() (n int, payload *flight, err error) {
+	l := c.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.dead != nil {
+		return 0, nil, l.mu.dead
+	}
+	share := max(chunkBytes, l.mu.backlog/uint64(len(l.lanes)))
+	var taken uint64
+	for l.mu.head != nil && taken < share && c.count < maxFlights && c.asked < window && n+maxFrame <= len(c.frames) {
+		f, size := c.cut(l.mu.head, c.frames[n:])
+		n += size
+		taken += uint64(f.bytes)
+		if f.dir == ports.Write {
+			c.startPayload(f, n)
+			return n, f, nil
+		}
+	}
+	return n, nil, nil
+}
+
+// cut makes the next request of an op and encodes it. Precondition: Link.mu is held.
+func (c *lane) cut(o *op, b []byte) (*flight, int) {
+	f := c.flight(c.count)
+	*f = flight{op: o, id: c.nextID, dir: o.dir, why: o.why, at: o.at, off: o.off}
+	r := request{kind: kindRead, id: f.id}
+	at := requestBytes
+	if o.dir == ports.Write {
+		r.kind = kindWrite
+		at += copy(b[at:], o.token[:])
+	}
+	for o.left > 0 && f.count < maxSegments && f.bytes < chunkBytes {
+		s := &o.segs[o.at]
+		if n := min(s.Len-o.off, uint64(chunkBytes-f.bytes)); n > 0 {
+			segment{buffer: s.Remote, len: uint32(n), off: s.RemoteOff + o.off}.encode(b[at:])
+			at += segmentBytes
+			f.count++
+			f.bytes += int(n)
+			o.off += n
+			o.left -= n
+			c.l.mu.backlog -= n
+		}
+		if o.off == s.Len {
+			o.at, o.off = o.at+1, 0
+		}
+	}
+	r.count, r.bytes = f.count, uint32(f.bytes)
+	r.encode(b)
+	if o.left == 0 {
+		c.l.dequeueLocked(o)
+	}
+	o.flying++
+	c.nextID++
+	c.count++
+	c.asked += uint64(f.bytes)
+	return f, at
+}
+
+// startPayload points out at a write's payload, behind the n bytes of frames. Precondition: Link.mu is held.
+func (c *lane) startPayload(f *flight, n int) {
+	c.out.Lock()
+	defer c.out.Unlock()
+	c.out.vec.add(c.frames[:n])
+	f.addTo(&c.out.vec)
+	c.out.id, c.out.left = f.id, c.out.vec.left
+}
+
+// addTo appends the memory of a flight. Precondition: it has its op, which cannot end meanwhile.
+func (f *flight) addTo(v *vec) {
+	off, left := f.off, uint64(f.bytes)
+	for at := f.at; left > 0; at++ {
+		s := &f.op.segs[at]
+		n := min(s.Len-off, left)
+		v.add(s.Local.(ports.HostRegion).Bytes()[s.LocalOff+off:][:n])
+		left -= n
+		off = 0
+	}
+}
+
+// sendAll sends n bytes of frames, and a write's payload, which is all in out by then.
+func (c *lane) sendAll(n int, payload *flight) error {
+	if payload == nil {
+		c.out.Lock()
+		c.out.vec.add(c.frames[:n])
+		c.out.Unlock()
+	}
+	for {
+		if _, err := c.send.run(); err != nil {
+			return err
+		}
+		if c.sent() {
+			break
+		}
+	}
+	if payload != nil {
+		c.l.payloadSent(c)
+	}
+	return nil
+}
+
+// sent clears out when all of it has been.
+func (c *lane) sent() bool {
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.out.vec.left > 0 {
+		return false
+	}
+	c.out.vec.reset()
+	return true
+}
+
+// sendStep is one call that does not wait.
+func (c *lane) sendStep(fd int) (int, error) {
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.out.aborted {
+		c.out.vec.reset()
+		return 0, errAborted
+	}
+	n, err := c.out.vec.writev(fd)
+	c.out.left = max(c.out.left-n, 0)
+	return n, err
+}
+
+// payloadSent completes writes that were cancelled while a request of theirs was half sent.
+func (l *Link) payloadSent(c *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range c.count {
+		f := c.flight(i)
+		if f.op != nil && f.op.err == ports.ErrCancelled {
+			l.cancelLocked(f.op, l.t.cfg.Clock.Now())
+		}
+	}
+}
+
+// receive takes responses until the link is dead.
+func (c *lane) receive() {
+	var err error
+	for err == nil {
+		err = c.one()
+	}
+	c.in.place.reset()
+	c.l.t.counts.note(err)
+	c.l.end(ports.ErrReset)
+}
+
+// one takes one response.
+func (c *lane) one() error {
+	for c.w-c.r < responseBytes {
+		if c.r > 0 {
+			c.w = copy(c.buf, c.buf[c.r:c.w])
+			c.r = 0
+		}
+		if _, err := c.header.run(); err != nil {
+			if c.w == 0 {
+				return gone(err)
+			}
+			return broken(err)
+		}
+	}
+	r, err := decodeResponse(c.buf[c.r:])
+	if err != nil {
+		return err
+	}
+	c.r += responseBytes
+	c.l.framing.Add(responseBytes)
+	ahead, err := c.l.expect(c, r)
+	if err != nil {
+		return err
+	}
+	if r.bytes > 0 {
+		if err := c.land(ahead); err != nil {
+			return err
+		}
+	}
+	c.l.landed(c, r.status)
+	return nil
+}
+
+// expect finds the flight that a response is for, and how much to read ahead behind its payload.
+func (l *Link) expect(c *lane, r response) (ahead int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.count == 0 {
+		return 0, errGarbage
+	}
+	f := c.flight(0)
+	want := 0
+	if f.dir == ports.Read && r.status == statusOK {
+		want = f.bytes
+	}
+	if r.id != f.id || (r.kind == kindWrite) != (f.dir == ports.Write) || int(r.bytes) != want {
+		return 0, errGarbage
+	}
+	c.now = f
+	return c.aheadLocked(1), nil
+}
+
+// aheadLocked is how much to read behind what comes before flight i: up to the header of the next response that goes straight into
+// place. It is 0 only when nothing is expected.
+func (c *lane) aheadLocked(i int) int {
+	n := 0
+	for ; i < c.count && n < laneBuffer; i++ {
+		n += responseBytes
+		f := c.flight(i)
+		if f.dir == ports.Write {
+			continue
+		}
+		if f.bytes >= direct {
+			break
+		}
+		n += f.bytes
+	}
+	return min(n, laneBuffer)
+}
+
+// headerStep reads what is expected next, once; and when nothing is, a header's length, which tells that the peer hung up.
+func (c *lane) headerStep(fd int) (int, error) {
+	c.l.mu.Lock()
+	n := max(c.aheadLocked(0), responseBytes)
+	c.l.mu.Unlock()
+	n = min(max(n-c.w, responseBytes-c.w), len(c.buf)-c.w)
+	v := &c.in.place // nothing of a caller's is in it: only the receiver uses it, and no payload is being received
+	v.reset()
+	v.add(c.buf[c.w : c.w+n])
+	k, err := v.readv(fd)
+	if err == nil {
+		c.w += k
+	}
+	return k, err
+}
+
+// land receives a read's payload: what was read ahead first, then straight into place, and with the last of it what follows.
+func (c *lane) land(ahead int) error {
+	f := c.now
+	c.left = f.bytes
+	c.aim(f, ahead)
+	for c.left > 0 {
+		if _, err := c.body.run(); err != nil {
+			c.r, c.w = 0, 0
+			return broken(err)
+		}
+	}
+	c.in.place.reset()
+	return nil
+}
+
+// aim points place at a flight's memory, and copies what was read ahead.
+func (c *lane) aim(f *flight, ahead int) {
+	c.in.Lock()
+	defer c.in.Unlock()
+	v := &c.in.place
+	v.reset()
+	k := min(c.left, c.w-c.r)
+	if f.op != nil {
+		f.addTo(v)
+		v.copyIn(c.buf[c.r : c.r+k])
+	}
+	c.arrived(f, k)
+	c.r += k
+	if c.left > 0 { // then all that was read ahead has been used up
+		c.r, c.w = 0, 0
+		if f.op != nil {
+			v.add(c.buf[:ahead])
+		}
+	}
+}
+
+// arrived counts k bytes of a payload. Precondition: in is held.
+func (c *lane) arrived(f *flight, k int) {
+	c.left -= k
+	c.l.bytes[f.why].Add(uint64(k))
+	if f.op == nil {
+		c.l.thrown.Add(uint64(k))
+	}
+}
+
+// bodyStep is one call that does not wait.
+func (c *lane) bodyStep(fd int) (int, error) {
+	c.in.Lock()
+	defer c.in.Unlock()
+	v, f := &c.in.place, c.now
+	if f.op == nil { // thrown away
+		v.reset()
+		v.add(c.buf[:min(c.left, len(c.buf))])
+	}
+	n, err := v.readv(fd)
+	if err != nil {
+		return 0, err
+	}
+	if n > c.left {
+		c.w = n - c.left
+	}
+	c.arrived(f, min(n, c.left))
+	return n, nil
+}
+
+// landed takes a flight off its lane and sees to what becomes of its op.
+func (l *Link) landed(c *lane, st status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := c.flight(0)
+	if f.dir == ports.Write && l.sentEarly(c, f) {
+		l.t.counts.note(errGarbage)
+		l.endLocked(ports.ErrReset)
+		return
+	}
+	o := f.op
+	if f.dir == ports.Write && st == statusOK {
+		l.bytes[f.why].Add(uint64(f.bytes))
+	}
+	c.asked -= uint64(f.bytes)
+	f.op = nil
+	c.first, c.count = (c.first+1)%maxFlights, c.count-1
+	if o != nil {
+		l.settleLocked(o, st)
+	}
+	if l.mu.backlog > 0 {
+		signal(c.wake)
+	}
+}
+
+// sentEarly reports whether the peer answered a write that is not all sent: then its memory is not quiet.
+func (l *Link) sentEarly(c *lane, f *flight) bool {
+	c.out.Lock()
+	defer c.out.Unlock()
+	return c.sendingLocked(f)
+}
+
+// settleLocked counts one request of an op as done.
+func (l *Link) settleLocked(o *op, st status) {
+	o.flying--
+	if err := st.err(); err != nil && o.err == nil {
+		o.err = err
+		l.dequeueLocked(o)
+	}
+	if o.flying == 0 && o.left == 0 {
+		l.completeLocked(o, l.t.cfg.Clock.Now(), o.err)
+	}
+}

@@ -1,0 +1,95 @@
+package tcp
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// clock counts from its making, on the monotonic clock.
+type clock struct{ since time.Time }
+
+func newClock() clock { return clock{time.Now().Add(-time.Hour)} }
+
+func (c clock) Now() domain.Instant { return domain.Instant(time.Since(c.since)) }
+
+// node is one end, behind a relay if it has one.
+type node struct {
+	porttest.TransportEnd
+	cfg   Config
+	relay *relay
+}
+
+// listen starts a node at a loopback address.
+func listen(t testing.TB, id ports.PeerID, cfg Config) *node {
+	n := &node{cfg: cfg}
+	n.Self = ports.Peer{ID: id, Incarnation: 100}
+	if n.cfg.Listen == nil {
+		n.cfg.Listen = []string{"127.0.0.1:0"}
+	}
+	if n.cfg.Clock == nil {
+		n.cfg.Clock = newClock()
+	}
+	n.start(t)
+	n.cfg.Listen = []string{n.tcp().listeners[0].Addr().String()} // a restart comes back there
+	t.Cleanup(func() { require.NoError(t, n.Transport.Close()) })
+	return n
+}
+
+func (n *node) tcp() *Transport { return n.Transport.(*Transport) }
+
+func (n *node) start(t testing.TB) {
+	tr, err := Listen(n.cfg)
+	require.NoError(t, err)
+	n.Transport = tr
+}
+
+// behind puts a relay before a node, which advertises it from now on.
+func (n *node) behind(t testing.TB, r *relay) *node {
+	n.relay = r
+	n.tcp().addresses = []string{r.address()}
+	n.cfg.Advertise = n.tcp().addresses
+	return n
+}
+
+func (n *node) restart(t testing.TB) {
+	require.NoError(t, n.Transport.Close())
+	n.Self.Incarnation++
+	n.start(t)
+}
+
+func heap(_ testing.TB, bytes int) ports.HostRegion { return ports.HostRegionOf(make([]byte, bytes)) }
+
+// tryDial makes a link as the peers' hello would.
+func tryDial(ctx context.Context, from, to *node) (*Link, error) {
+	p, err := from.Transport.Offer(ctx, to.Self.ID)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := to.Transport.Answer(ctx, from.Self, p.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.Link(ctx, answer)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*Link), nil
+}
+
+func dial(t testing.TB, from, to *node) *Link {
+	t.Helper()
+	l, err := tryDial(t.Context(), from, to)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
