@@ -338,6 +338,9 @@ func drawModel(t *rapid.T) *model {
 		p.put = p.get
 	}
 	modes := rapid.SliceOfN(rapid.SampledFrom([]domain.LocalityMode{domain.LocalityFill, domain.LocalityFill, domain.LocalityPullOnly, domain.LocalityOff}), 3, 3).Draw(t, "modes")
+	if rapid.IntRange(0, 4).Draw(t, "all by the arena") == 4 {
+		p.get, modes = 1024, []domain.LocalityMode{domain.LocalityOff}
+	}
 	w := newWorldOver(t, rapid.Bool().Draw(t, "scatter"), link)
 	m := newModel(w, cfg, rapid.IntRange(2, 3).Draw(t, "nodes"), p, modes)
 	m.layers = layers
