@@ -456,8 +456,7 @@ func (c *getCall) answerLocked(a *ask, i int, now domain.Instant) {
 	renewal := !a.req.Held[i].IsZero()
 	switch status := a.reply.Status[i]; {
 	case status == ports.KeyHere && renewal:
-		r.renews.extend(a.before, time.Duration(a.reply.LeaseNanos[i]))
-		r.renews.stale = false
+		c.n.extendLocked(r.renews, a.before, time.Duration(a.reply.LeaseNanos[i]))
 		cand.state = candHere
 		c.n.counters.leasesRenewed.Add(1)
 		c.viewedLocked(int(r.key), r.renews, now)

@@ -48,6 +48,15 @@ func (v *view) extend(before domain.Instant, granted time.Duration) {
 	v.renewAt = max(v.renewAt, domain.RenewAt(before, granted))
 }
 
+// extendLocked moves the lease of a view by an answer to a call. A view in use that was stale is not on the renewer's mind any more.
+func (n *Node) extendLocked(v *view, before domain.Instant, granted time.Duration) {
+	v.extend(before, granted)
+	v.stale = false
+	if v.users > 0 {
+		n.renewer.kickFor(v.renewAt)
+	}
+}
+
 // useLocked keeps a view's lease renewed until dropLocked.
 func (n *Node) useLocked(v *view) {
 	v.users++
@@ -76,8 +85,7 @@ func (n *Node) viewLocked(c *conn, space domain.Space, name string, r *ports.Res
 	id := viewID{peer: c.peer.id, gen: r.Generations[i]}
 	granted := time.Duration(r.LeaseNanos[i])
 	if v := n.mu.views[id]; v != nil && v.conn == c && v.version == r.Versions[i] && v.name == name && v.space == space && v.layout.Size == r.Sizes[i] {
-		v.extend(before, granted)
-		v.stale = false
+		n.extendLocked(v, before, granted)
 		return v, nil
 	}
 	v := &view{id: id, conn: c, space: space, name: name, version: r.Versions[i]}
