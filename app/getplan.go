@@ -105,15 +105,15 @@ func (c *getCall) joinSlotLocked(i int, committed, filling domain.SlotID, now do
 	c.pinLocked(k, f.slot, f, k.view.version)
 	k.source = ports.FromSlot
 	k.want = k.view.version
-	if k.view.until > f.view.until || !f.view.usable(now) {
-		f.view = k.view
-	}
 }
 
 // planSlotLocked takes what the slot lacks of the key's spans: it joins the flights that fetch it, and claims what nobody does.
 func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	n, k := c.n, &c.keys[i]
 	f := k.fill
+	if k.view.until > f.view.until || !f.view.usable(now) {
+		f.view = k.view // which later calls on the key begin with
+	}
 	held, claimed := n.mu.table.Held(k.slot), n.mu.table.Claimed(k.slot)
 	c.runs, c.missing = c.runs[:0], c.missing[:0]
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
