@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/faults"
 )
 
 // TestMembersAreMetBeforeACallNeedsThem: and one that failed says why, until it answers again.
@@ -21,6 +22,7 @@ func TestMembersAreMetBeforeACallNeedsThem(t *testing.T) {
 		require.NoError(t, b.Stats().Peers[0].Failure)
 
 		a.stop()
+		w.pass(time.Millisecond) // the link ends by itself
 		require.ErrorContains(t, b.Meet(t.Context()), `peer "a"`)
 		down := b.Stats().Peers[0]
 		require.True(t, down.Down)
@@ -30,5 +32,24 @@ func TestMembersAreMetBeforeACallNeedsThem(t *testing.T) {
 		w.pass(3 * time.Second)
 		require.NoError(t, b.Stats().Peers[0].Failure)
 		require.Equal(t, a.Self(), b.Stats().Peers[0].Peer)
+	})
+}
+
+// TestACallDoesNotWaitForTheRedialOfAPeerThatFailed: a peer that takes hellos and answers none costs one call its time, and no other.
+func TestACallDoesNotWaitForTheRedialOfAPeerThatFailed(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		_, b := w.pair(place{}, place{})
+		b.fail(faults.Every("PeerResolver", "Hello", faults.Verdict{Drop: true}))
+		exists := func() time.Duration {
+			began := time.Now()
+			_, err := b.BatchExists(t.Context(), namespace, []string{"key"}, 0, make([]bool, 1))
+			require.NoError(t, err)
+			return time.Since(began)
+		}
+		require.Equal(t, time.Second, exists(), "the dial's bound")
+		for range 100 {
+			w.pass(50 * time.Millisecond)
+			require.Zero(t, exists())
+		}
 	})
 }

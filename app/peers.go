@@ -125,7 +125,14 @@ func (p *peer) dial(ctx context.Context, through bool) (*conn, error) {
 			p.mu.Unlock()
 			return c, nil
 		}
-		if wait := p.mu.dialing; wait != nil {
+		wait := p.mu.dialing
+		// Of a peer that failed, a dial under way is the one outside of calls: who waited for it would pay for the failure again.
+		if !through && p.mu.backoff > 0 && (wait != nil || p.mu.downUntil > p.n.now()) {
+			p.mu.Unlock()
+			p.n.counters.downgrade(ports.DowngradeBreakerOpen)
+			return nil, fmt.Errorf("peer %s: left out since it failed: %w", p.id, errBreakerOpen)
+		}
+		if wait != nil {
 			p.mu.Unlock()
 			select {
 			case <-wait:
@@ -133,11 +140,6 @@ func (p *peer) dial(ctx context.Context, through bool) (*conn, error) {
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
-		}
-		if !through && p.mu.downUntil > p.n.now() {
-			p.mu.Unlock()
-			p.n.counters.downgrade(ports.DowngradeBreakerOpen)
-			return nil, fmt.Errorf("peer %s: left out since it failed: %w", p.id, errBreakerOpen)
 		}
 		old := p.mu.conn
 		p.mu.conn = nil
