@@ -29,6 +29,30 @@ type ClusterSpec struct {
 	Locality   domain.LocalityMode
 	NoPrefetch bool
 	Link       LinkSpec
+	// Copier makes what stands in front of every node's copier: a Limiter's. nil: nothing does.
+	Copier func(ports.Copier) ports.Copier
+
+	// Fetch is how node 0 gets and puts what the others hold. The comparisons want exactly two nodes.
+	Fetch FetchMode
+	// SharedArena has the comparison use one arena and one lock for both directions.
+	SharedArena bool
+}
+
+// FetchMode is how the reader fetches.
+type FetchMode uint8
+
+// FetchRanged is a node of this repository. FetchWhole is the comparison (see whole).
+const (
+	FetchRanged FetchMode = iota
+	FetchWhole
+)
+
+// ParseFetch reads the value of --fetch.
+func ParseFetch(text string) (FetchMode, error) {
+	if text == "whole" {
+		return FetchWhole, nil
+	}
+	return FetchRanged, CheckAvailable("--fetch", text, []string{"ranged", "whole"})
 }
 
 // LinkSpec is the modelled link between nodes of one process. The zero value is none.
@@ -40,6 +64,14 @@ type LinkSpec struct {
 // modelled reports whether there is anything to model.
 func (l LinkSpec) modelled() bool { return l != LinkSpec{} }
 
+// check refuses a rate that nothing can have. The delay's bounds are the options'.
+func (l LinkSpec) check() error {
+	if g := l.Gbps; !(g >= 0 && g <= maxGbps) { // a NaN fails both
+		return badOption("--link-gbps", g, "want 0 to %v", maxGbps)
+	}
+	return nil
+}
+
 // Node is a node as a workload sees it.
 type Node struct {
 	ID   ports.PeerID
@@ -49,8 +81,15 @@ type Node struct {
 // Cluster is running nodes that know each other.
 type Cluster struct {
 	Nodes []Node
+	Link  LinkMeter // nil: nothing measures it
 	// Closers end the nodes and then what they are plugged into, in this order.
 	Closers []func() error
+}
+
+// LinkMeter tells what the modelled link reached.
+type LinkMeter interface {
+	LinkReport() []inproc.DirectionReport
+	ResetReport()
 }
 
 // Close ends the nodes; every call of theirs must have returned.
@@ -68,18 +107,32 @@ type OpenCluster func(ctx context.Context, spec ClusterSpec) (*Cluster, error)
 // OpenNodes is the OpenCluster of real nodes.
 func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
 	network := inproc.NewNetwork(networkOptions(spec.Link))
-	c := &Cluster{}
-	for i := range spec.Nodes {
-		n, stop, err := openNode(network, fmt.Sprintf("node-%d", i), &spec, spec.Nodes[i])
+	c := &Cluster{Link: network}
+	first := 0
+	if spec.Fetch == FetchWhole && len(spec.Nodes) == 2 {
+		first = 1 // the comparison stands in for node 0, and needs its peer to be there
+	}
+	for i := first; i < len(spec.Nodes); i++ {
+		n, stop, err := openNode(network, nodeID(i), &spec, spec.Nodes[i])
 		if err != nil {
 			return nil, errors.Join(err, c.Close(), network.Close())
 		}
 		c.Nodes = append(c.Nodes, n)
 		c.Closers = append(c.Closers, stop)
 	}
+	if first > 0 {
+		w, err := openWhole(ctx, network, &spec, c.Nodes[0].ID)
+		if err != nil {
+			return nil, errors.Join(err, c.Close(), network.Close())
+		}
+		c.Nodes = append([]Node{{ID: nodeID(0), Pool: w}}, c.Nodes...)
+		c.Closers = append([]func() error{w.Close}, c.Closers...)
+	}
 	c.Closers = append(c.Closers, network.Close)
 	return c, nil
 }
+
+func nodeID(i int) ports.PeerID { return ports.PeerID(fmt.Sprintf("node-%d", i)) }
 
 func networkOptions(l LinkSpec) inproc.Options {
 	o := inproc.Options{Clock: boottime.New()}
@@ -90,23 +143,27 @@ func networkOptions(l LinkSpec) inproc.Options {
 	return o
 }
 
-func openNode(network *inproc.Network, id string, spec *ClusterSpec, size NodeSpec) (Node, func() error, error) {
+func openNode(network *inproc.Network, id ports.PeerID, spec *ClusterSpec, size NodeSpec) (Node, func() error, error) {
 	off := func(n uint64) uint64 {
 		if n == 0 {
 			return inject.Off
 		}
 		return n
 	}
-	n, stop, err := inject.Embedded(inject.Config{
-		Node:          app.Config{ID: ports.PeerID(id), Locality: spec.Locality, NoRangedLocalityPrefetch: spec.NoPrefetch},
+	config := inject.Config{
+		Node:          app.Config{ID: id, Locality: spec.Locality, NoRangedLocalityPrefetch: spec.NoPrefetch},
 		MediumBytes:   size.MediumBytes,
 		PageSize:      size.PageBytes,
 		GetArenaBytes: off(size.GetArena),
 		PutArenaBytes: off(size.PutArena),
-		Endpoint:      network.Endpoint(ports.PeerID(id)),
-	})
+		Copier:        spec.Copier,
+	}
+	if network != nil {
+		config.Endpoint = network.Endpoint(id)
+	}
+	n, stop, err := inject.Embedded(config)
 	if err != nil {
 		return Node{}, nil, fmt.Errorf("node %s: %w", id, err)
 	}
-	return Node{ID: ports.PeerID(id), Pool: n}, func() error { stop(); return nil }, nil
+	return Node{ID: id, Pool: n}, func() error { stop(); return nil }, nil
 }

@@ -14,7 +14,7 @@ import (
 // Column is a figure of a row.
 type Column int
 
-// The columns, in the order in which users of the reference know them; the last three are ours.
+// The columns, in the order in which users of the reference know them; those from wire_background_mib on are ours.
 const (
 	ColRanks Column = iota
 	ColLayers
@@ -38,6 +38,9 @@ const (
 	ColWireBackground
 	ColWireDuplicate
 	ColFailedReads
+	ColLinkRate
+	ColLinkDelay
+	ColForeign
 	NumColumns
 )
 
@@ -72,6 +75,9 @@ var columns = [NumColumns]columnInfo{
 	{"wire_background_mib", 2, "what moved for the pull"},
 	{"wire_duplicate_mib", 2, "what landed though it was held already, or was thrown away"},
 	{"failed_reads", 0, "reads that failed or were wrong; 'unverified' when contents were not checked"},
+	{"link_gbps", 3, "Gbit/s that the slower direction of the modelled link reached; 0: not modelled"},
+	{"link_delay_us", 1, "delay that the modelled link reached, each way; 0: not modelled"},
+	{"foreign_cpu_pct", 1, "processor time that other programs took, of all there is"},
 }
 
 func (c Column) String() string { return columns[c].name }

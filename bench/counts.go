@@ -87,6 +87,9 @@ func (r *restoreRow) figures(d counts) *Row {
 		ColWireBackground: toMiB(d.wire[ports.PurposePull]),
 		ColWireDuplicate:  toMiB(d.duplicate),
 		ColFailedReads:    float64(failed),
+		ColLinkRate:       r.noise.Gbps,
+		ColLinkDelay:      microseconds(r.noise.Delay),
+		ColForeign:        100 * r.noise.Foreign,
 	}
 	return row
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/spanpool/spanpool/domain"
@@ -64,7 +65,10 @@ type Layerwise struct {
 	MaxMemory       uint64
 	Transport       string
 	Link            LinkSpec
-	Places          int // goroutines that generate, poison or check at once: the processors
+	Fetch           FetchMode
+	SharedArena     bool  // of the comparison
+	Places          int   // goroutines that copy, generate, poison or check at once: the processors
+	Root            fs.FS // of the file system, to see what processor time others take; nil: not looked at
 
 	Errors   io.Writer // a line for each wrong or failed read or put
 	Progress *Progress // nil: nobody watches
@@ -105,8 +109,8 @@ func (o *Layerwise) Check() error {
 
 // checkTogether refuses options that are right alone.
 func (o *Layerwise) checkTogether() error {
-	if g := o.Link.Gbps; !(g >= 0 && g <= maxGbps) { // a NaN fails both
-		return badOption("--link-gbps", g, "want 0 to %v", maxGbps)
+	if err := o.Link.check(); err != nil {
+		return err
 	}
 	if n := LargestPageRanges(o.Shape, o.Grouping); o.RangesPerCall < n {
 		return badOption("--ranges-per-call", o.RangesPerCall, "a page of a group has %d ranges, and a call does not part them", n)
@@ -120,11 +124,31 @@ func (o *Layerwise) checkTogether() error {
 	if o.ScratchMiB == 0 && o.OffloadRanks != 0 && !o.OffloadLocal && !o.LocalOnly {
 		return badOption("--scratch-mib", 0, "offload ranks put to the other node through the put arena; want 1 or more, --offload-ranks 0 or --offload-to local")
 	}
+	if err := o.checkComparison(); err != nil {
+		return err
+	}
 	if o.PageBytes > domain.MaxObjectSize {
 		return badOption("--page-bytes", o.PageBytes, "want at most %d", uint64(domain.MaxObjectSize))
 	}
 	if medium := uint64(o.MediumMiB) * mibBytes; medium > 0 && medium < o.pageBytes() {
 		return badOption("--medium-mib", o.MediumMiB, "less than one page of %d bytes", o.pageBytes())
+	}
+	return nil
+}
+
+// checkComparison refuses what --fetch whole cannot mean, and what only it can.
+func (o *Layerwise) checkComparison() error {
+	switch {
+	case o.Fetch == FetchRanged && o.SharedArena:
+		return badOption("--shared-arena", true, "a node's arenas are apart; want --fetch whole, which can share one")
+	case o.Fetch == FetchRanged:
+		return nil
+	case o.LocalOnly:
+		return badOption("--fetch", "whole", "with --local-only nothing is fetched")
+	case o.Locality != domain.LocalityFill:
+		return badOption("--fetch", "whole", "whole objects are always installed, so --locality has no say; want its default")
+	case o.ScratchMiB == 0:
+		return badOption("--fetch", "whole", "want --scratch-mib 1 or more: everything goes through the arena")
 	}
 	return nil
 }

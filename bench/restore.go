@@ -31,6 +31,7 @@ type restoreRow struct {
 	stall    Samples
 	getBytes uint64
 	getTime  time.Duration
+	noise    Noise
 }
 
 func newRestoreRow(o *Layerwise, ranks int) *restoreRow {
@@ -105,6 +106,7 @@ func (r *restoreRow) needs() []MemoryNeed {
 func (r *restoreRow) spec() ClusterSpec {
 	arena := uint64(r.o.ScratchMiB) * mibBytes
 	s := ClusterSpec{Transport: r.o.Transport, Locality: r.o.Locality, NoPrefetch: r.o.NoPrefetch, Link: r.o.Link,
+		Copier: r.limiter.Copier, Fetch: r.o.Fetch, SharedArena: r.o.SharedArena,
 		Nodes: []NodeSpec{{MediumBytes: r.readerBytes(), PageBytes: r.o.pageBytes(), GetArena: arena, PutArena: arena}}}
 	if !r.o.LocalOnly {
 		s.Nodes = append(s.Nodes, NodeSpec{MediumBytes: r.ownerBytes(), PageBytes: r.o.pageBytes()})
@@ -157,12 +159,14 @@ func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
 	if err != nil {
 		return nil, err
 	}
+	noise := startNoise(r.cluster, r.o.Link, r.o.Root)
 	for q := 1; q < r.sets.requests; q++ {
 		r.o.Progress.Step(fmt.Sprintf("%d ranks: request", r.sets.ranks), uint64(q), uint64(r.sets.requests-1))
 		if err := r.request(ctx, q); err != nil {
 			return nil, err
 		}
 	}
+	r.noise = noise.stop()
 	after, err := r.settledCounts(ctx)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,9 @@ func (r *restoreRow) seed(ctx context.Context) error {
 }
 
 func (r *restoreRow) seedOne(ctx context.Context, p ports.Pool, name string, b []byte) error {
-	content.Fill(b, contentKey(name), 0)
+	if err := r.limiter.Do(ctx, func() { content.Fill(b, contentKey(name), 0) }); err != nil {
+		return err
+	}
 	if res := p.Put(ctx, namespace, name, ports.HostRegionOf(b)); res.Status != ports.Stored {
 		return fmt.Errorf("seed key %q of %d bytes: status %s, want %s", namespace+"/"+name, len(b), res.Status, ports.Stored)
 	}
@@ -44,8 +46,8 @@ func (r *restoreRow) eachObject(ctx context.Context, what string, n int, f func(
 			return err
 		}
 		for i := int(next.Add(1)) - 1; i < n && err == nil; i = int(next.Add(1)) - 1 {
-			if lerr := r.limiter.Do(ctx, func() { err = f(b.b, i) }); lerr != nil {
-				err = lerr
+			if err = context.Cause(ctx); err == nil {
+				err = f(b.b, i)
 			}
 			r.o.Progress.Step(fmt.Sprintf("%d ranks: %s", r.sets.ranks, what), uint64(done.Add(1)), uint64(n))
 		}
@@ -81,7 +83,9 @@ func (r *restoreRow) checkStored(ctx context.Context) error {
 
 // checkObject reads a whole object. One that may have been evicted may be gone.
 func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string, b []byte, mayBeGone bool) {
-	content.Poison(b)
+	if r.limiter.Do(ctx, func() { content.Poison(b) }) != nil {
+		return
+	}
 	res := p.Get(ctx, namespace, name, ports.HostRegionOf(b))
 	if ctx.Err() != nil || mayBeGone && res.Status == ports.NotFound {
 		return
@@ -91,7 +95,8 @@ func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string,
 		return
 	}
 	key := contentKey(name)
-	if at := content.Check(b, key, 0); at >= 0 {
+	at := -1
+	if r.limiter.Do(ctx, func() { at = content.Check(b, key, 0) }) == nil && at >= 0 {
 		r.failures.read("after the run: wrong byte of key %q at offset %d: got %#02x, want %#02x", namespace+"/"+name, at, b[at], wantByte(key, uint64(at)))
 	}
 }

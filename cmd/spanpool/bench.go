@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -15,9 +17,12 @@ func newBench(env environment) *cobra.Command {
 		Args:  noArgs,
 		RunE:  showHelp,
 	}
-	c.AddCommand(newLayerwise(env), newReplay(env))
+	c.AddCommand(newLayerwise(env), newMixed(env), newRatios(env), newReplay(env))
 	return c
 }
+
+// machine is where the system tells what time of its processors others take.
+func machine() fs.FS { return os.DirFS("/") }
 
 // progress is drawn where a person watches.
 func progress(stderr io.Writer, env environment) *bench.Progress {

@@ -22,14 +22,13 @@ type layerwiseFlags struct {
 	compute    string
 	offloadTo  string
 	locality   string
+	fetch      string
 	maxMemory  string
 	output     string
 
 	// What the reference or a later release has, so that it is refused by name.
-	fetch       string
 	medium      string
 	destination string
-	sharedArena bool
 	checksum    bool
 }
 
@@ -84,7 +83,7 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.BoolVar(&f.o.Verify, "verify", true, "check every byte; false marks the rows")
 	s.BoolVar(&f.o.LocalOnly, "local-only", false, "seed everything at the reader, without a peer: the floor (default false)")
 	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc")
-	s.StringVar(&f.fetch, "fetch", "ranged", "how the reader fetches: ranged")
+	s.StringVar(&f.fetch, "fetch", "ranged", "how the reader fetches: ranged, or, to compare with, whole objects under one lock a direction: whole")
 	s.StringVar(&f.locality, "locality", "fill", "how far reads make objects local: off, pull, fill")
 	s.StringVar(&f.output, "output", "table", "table, csv, json")
 	s.IntVar(&f.o.Runs, "runs", 1, "runs of a row, of which each figure is the median")
@@ -92,7 +91,7 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.StringVar(&f.medium, "medium", "dram", "the media: dram")
 	s.StringVar(&f.destination, "destination", "host", "where ranks read to: host")
 	s.BoolVar(&f.o.SharedKeys, "shared-keys", false, "all ranks read the same keys (default false)")
-	s.BoolVar(&f.sharedArena, "shared-arena", false, "one arena for gets and puts (not available yet) (default false)")
+	s.BoolVar(&f.o.SharedArena, "shared-arena", false, "with --fetch whole: one arena and one lock for gets and puts (default false)")
 	s.Float64Var(&f.o.Link.Gbps, "link-gbps", 0, "Gbit/s of the modelled link; 0: not modelled (default 0)")
 	s.IntVar(&f.o.Link.DelayUs, "link-delay-us", 0, "microseconds of delay of the modelled link, each way (default 0)")
 	s.BoolVar(&f.checksum, "checksum", false, "verify checksums (not available yet) (default false)")
@@ -144,7 +143,10 @@ func (f *layerwiseFlags) options(c *cobra.Command, env environment) (format benc
 	if f.o.OffloadLocal, err = f.offloadsLocal(c); err != nil {
 		return "", err
 	}
-	f.o.Places = env.cores
+	if f.o.Fetch, err = bench.ParseFetch(f.fetch); err != nil {
+		return "", err
+	}
+	f.o.Places, f.o.Root = env.cores, machine()
 	if f.o.Shape, err = f.shape(c); err != nil {
 		return "", err
 	}
@@ -166,11 +168,9 @@ func (f *layerwiseFlags) checkNames() error {
 		available, later []string
 	}{
 		{"--transport", f.o.Transport, []string{"inproc"}, []string{"tcp", "rdma", "shm", "auto"}},
-		{"--fetch", f.fetch, []string{"ranged"}, []string{"whole"}},
 		{"--medium", f.medium, []string{"dram"}, []string{"hbm"}},
 		{"--destination", f.destination, []string{"host"}, []string{"gpu"}},
 		{"--offload-to", f.offloadTo, []string{"local", "remote"}, nil},
-		{"--shared-arena", fmt.Sprint(f.sharedArena), []string{"false"}, []string{"true"}},
 		{"--checksum", fmt.Sprint(f.checksum), []string{"false"}, []string{"true"}},
 	} {
 		if err := bench.CheckAvailable(n.flag, n.value, n.available, n.later...); err != nil {

@@ -106,10 +106,8 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		`--layers "60": a pool names layer 60 of a model of 60 layers`: layerwise("--preset", "deepseek-v4", "--layers", "60"),
 		`--transport "tcp": not available yet; available: inproc`:      layerwise("--transport", "tcp"),
 		`--transport "pigeon": unknown; available: inproc`:             layerwise("--transport", "pigeon"),
-		`--fetch "whole": not available yet; available: ranged`:        layerwise("--fetch", "whole"),
 		`--medium "hbm": not available yet; available: dram`:           layerwise("--medium", "hbm"),
 		`--destination "gpu": not available yet; available: host`:      layerwise("--destination", "gpu"),
-		`--shared-arena "true": not available yet; available: false`:   layerwise("--shared-arena"),
 		`--checksum "true": not available yet; available: false`:       layerwise("--checksum"),
 		`--offload-to "moon": unknown; available: local, remote`:       layerwise("--offload-to", "moon"),
 		`--offload-to "remote": with --local-only there is no peer`:    layerwise("--local-only", "--offload-to", "remote"),
@@ -150,6 +148,8 @@ func TestFlagsReachTheNodes(t *testing.T) {
 	o := invoke(t, "bench", "layerwise", "--preset", "deepseek-v3.2", "--pages", "2", "--ranks", "1", "--offload-ranks", "0", "--scratch-mib", "3",
 		"--locality", "pull", "--no-prefetch", "--link-gbps", "16", "--link-delay-us", "50")
 	require.Equal(t, 4, o.procs, "twice the cores")
+	require.NotNil(t, o.spec.Copier, "copies take places of the limiter")
+	o.spec.Copier = nil // functions are not equal to anything
 	const object = 61 * 73728
 	require.Equal(t, &bench.ClusterSpec{Transport: "inproc", Locality: 1, NoPrefetch: true, Link: bench.LinkSpec{Gbps: 16, DelayUs: 50},
 		Nodes: []bench.NodeSpec{{MediumBytes: 8 * object, PageBytes: object, GetArena: 3 << 20, PutArena: 3 << 20}, {MediumBytes: 8 * object, PageBytes: object}}}, o.spec)

@@ -1,0 +1,225 @@
+package bench
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
+)
+
+// newRealRun is a small run over real nodes whose objects do not fit the arena together.
+func newRealRun(t *testing.T, fetch FetchMode) *testRun {
+	t.Helper()
+	r := newTestRun(t)
+	r.Shape, r.PageBytes, r.Pages, r.Requests, r.Fetch = mustShape(t, "a:3:131072:0/2;b:2:4096:1/2"), 64<<10, 5, 2, fetch
+	r.RangesPerCall = 8192
+	return r
+}
+
+func TestTheComparisonMovesWholeObjectsOnceAndInstallsThem(t *testing.T) {
+	for name, change := range map[string]func(*testRun){
+		"":             func(*testRun) {},
+		"shared arena": func(r *testRun) { r.SharedArena, r.OffloadRanks = true, 1 },
+		"offload":      func(r *testRun) { r.OffloadRanks = -1 },
+		"offload here": func(r *testRun) { r.OffloadRanks, r.OffloadLocal = 1, true },
+		"shared keys":  func(r *testRun) { r.SharedKeys = true },
+		"a link":       func(r *testRun) { r.Link = LinkSpec{Gbps: 100, DelayUs: 20} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRealRun(t, FetchWhole)
+			change(r)
+			require.NoError(t, r.runOver(t, OpenNodes), r.errs.String())
+			sets := float64(r.Requests * r.Ranks[0])
+			if r.SharedKeys {
+				sets = float64(r.Requests)
+			}
+			v := r.rows[0].Values
+			require.InDelta(t, sets*r.setMiB(), v[ColWireRange], 1e-9)
+			require.InDelta(t, sets*r.setMiB(), v[ColLocalWrite], 1e-9)
+			require.Zero(t, v[ColWireBackground])
+			require.Zero(t, v[ColRepeatRemote], "later groups find everything here")
+			require.Zero(t, v[ColFailedReads])
+			require.Equal(t, r.OffloadRanks != 0, v[ColPutRate] > 0)
+			if r.Link.modelled() {
+				require.Positive(t, v[ColLinkRate])
+				require.Positive(t, v[ColLinkDelay])
+			}
+		})
+	}
+}
+
+// countingCopier counts bytes.
+type countingCopier struct {
+	ports.Copier
+	bytes *atomic.Uint64
+}
+
+func (c countingCopier) Copy(ctx context.Context, ops []ports.CopyOp, errs []error) {
+	for _, o := range ops {
+		c.bytes.Add(o.Len)
+	}
+	c.Copier.Copy(ctx, ops, errs)
+}
+
+// wholeNodes is the comparison with one MiB of arena, and an owner of objects of 300,000 bytes.
+func wholeNodes(t *testing.T, change func(*ClusterSpec)) (*whole, ports.Pool) {
+	t.Helper()
+	spec := ClusterSpec{Transport: "inproc", Fetch: FetchWhole, Nodes: []NodeSpec{
+		{MediumBytes: 16 << 20, PageBytes: 64 << 10, GetArena: 1 << 20, PutArena: 1 << 20},
+		{MediumBytes: 16 << 20, PageBytes: 64 << 10},
+	}}
+	change(&spec)
+	c, err := OpenNodes(t.Context(), spec)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	owner := c.Nodes[1].Pool
+	for _, name := range []string{"k0", "k1", "k2", "k3"} {
+		b := make([]byte, wholeSize)
+		content.Fill(b, contentKey(name), 0)
+		require.Equal(t, ports.Stored, owner.Put(t.Context(), namespace, name, ports.HostRegionOf(b)).Status)
+	}
+	return c.Nodes[0].Pool.(*whole), owner
+}
+
+const wholeSize = 300_000
+
+// slice asks for 1,000 bytes of each of four objects, from 500 on, and checks what is a hit.
+func slice(ctx context.Context, t *testing.T, w *whole) []ports.Result {
+	t.Helper()
+	b := make([]byte, 4_000)
+	g := ports.GetBatch{Namespace: namespace, Regions: []ports.Memory{{Region: ports.HostRegionOf(b)}}}
+	for i, name := range []string{"k0", "k1", "k2", "k3"} {
+		g.Keys, g.End = append(g.Keys, name), append(g.End, uint32(i+1))
+		g.Ranges = append(g.Ranges, domain.Range{Off: 500, Len: 1000, RegionOff: uint64(i) * 1000})
+	}
+	out := make([]ports.Result, 4)
+	require.NoError(t, w.BatchGetRanges(ctx, &g, out))
+	for i := range out {
+		if out[i].Status == ports.Hit {
+			require.Equal(t, -1, content.Check(b[i*1000:][:1000], contentKey(g.Keys[i]), 500))
+		}
+	}
+	return out
+}
+
+// What makes the comparison slower than it has to be would flatter us.
+func TestTheComparisonCopiesNothingTwice(t *testing.T) {
+	var copied atomic.Uint64
+	w, _ := wholeNodes(t, func(s *ClusterSpec) {
+		s.Copier = func(c ports.Copier) ports.Copier { return countingCopier{c, &copied} }
+	})
+	copied.Store(0)
+	for _, r := range slice(t.Context(), t, w) {
+		require.Equal(t, ports.Result{Status: ports.Hit, Source: ports.FromArena, Size: wholeSize, Fetched: wholeSize}, r)
+	}
+	require.EqualValues(t, 4*wholeSize+4_000, copied.Load(), "each object into the node, each range to the caller")
+	for _, r := range slice(t.Context(), t, w) {
+		require.Equal(t, ports.FromLocal, r.Source)
+	}
+	require.EqualValues(t, 4*wholeSize+8_000, copied.Load())
+	require.EqualValues(t, 4*wholeSize, w.Stats().Wire[ports.PurposeGet])
+}
+
+// soon is a context that ends before anything that waits for a lock can go on.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func put(ctx context.Context, t *testing.T, w *whole, to ports.PeerID, name string) ports.Result {
+	t.Helper()
+	b := make([]byte, 1000)
+	content.Fill(b, contentKey(name), 0)
+	p := ports.PutBatch{Namespace: namespace, Keys: []string{name}, Sizes: []uint64{1000}, End: []uint32{2}, To: to,
+		Ranges: []domain.Range{{Len: 400}, {Off: 400, Len: 600, RegionOff: 400}}, Regions: []ports.Memory{{Region: ports.HostRegionOf(b)}}}
+	var out [1]ports.Result
+	require.NoError(t, w.BatchPutRanges(ctx, &p, out[:]))
+	return out[0]
+}
+
+func TestACallWaitsForTheLockOfItsDirection(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		w, owner := wholeNodes(t, func(s *ClusterSpec) { s.SharedArena = shared })
+		require.NoError(t, w.gets.lock(t.Context()))
+		require.Equal(t, ports.Cancelled, slice(soon(t), t, w)[0].Status, "a get waits while another one is under way")
+		ctx := t.Context()
+		if shared {
+			ctx = soon(t)
+		}
+		require.Equal(t, map[bool]ports.Status{false: ports.Stored, true: ports.Cancelled}[shared], put(ctx, t, w, "node-1", "p0").Status)
+		require.Equal(t, ports.Stored, put(soon(t), t, w, "", "p1").Status, "a put into the node needs no arena")
+		w.gets.unlock()
+		require.Equal(t, ports.Hit, slice(t.Context(), t, w)[3].Status)
+
+		require.NoError(t, w.puts.lock(t.Context()))
+		require.Equal(t, ports.Cancelled, put(soon(t), t, w, "node-1", "p2").Status)
+		require.Equal(t, ports.FromLocal, slice(soon(t), t, w)[0].Source, "what is here needs no lock")
+		w.puts.unlock()
+		require.Equal(t, ports.Stored, put(t.Context(), t, w, "node-1", "p3").Status)
+		got := make([]byte, 1000)
+		require.Equal(t, ports.Hit, owner.Get(t.Context(), namespace, "p3", ports.HostRegionOf(got)).Status)
+		require.Equal(t, -1, content.Check(got, contentKey("p3"), 0))
+	}
+}
+
+func TestTheComparisonFailsKeysAlone(t *testing.T) {
+	w, owner := wholeNodes(t, func(s *ClusterSpec) { s.Nodes[0].GetArena = 256 << 10 })
+	small := make([]byte, 2_000)
+	content.Fill(small, contentKey("small"), 0)
+	require.Equal(t, ports.Stored, owner.Put(t.Context(), namespace, "small", ports.HostRegionOf(small)).Status)
+	g := ports.GetBatch{Namespace: namespace, Keys: []string{"k0", "gone", "small", "small"}, End: []uint32{1, 2, 3, 4},
+		Ranges:  []domain.Range{{Len: 10}, {Len: 10}, {Off: 1_991, Len: 10}, {Off: 1_990, Len: 10}},
+		Regions: []ports.Memory{{Region: ports.HostRegionOf(make([]byte, 10))}}}
+	out := make([]ports.Result, 4)
+	require.NoError(t, w.BatchGetRanges(t.Context(), &g, out))
+	var got []ports.Status
+	for _, r := range out {
+		got = append(got, r.Status)
+	}
+	require.Equal(t, []ports.Status{ports.TooLarge, ports.NotFound, ports.Invalid, ports.Hit}, got)
+	require.EqualValues(t, 2_000, w.Stats().Wire[ports.PurposeGet])
+}
+
+func TestRemoveReachesTheOwner(t *testing.T) {
+	w, owner := wholeNodes(t, func(*ClusterSpec) {})
+	var out [1]ports.Removal
+	require.NoError(t, w.Remove(t.Context(), namespace, []string{"k0"}, out[:]))
+	require.Equal(t, ports.Removal{Found: true}, out[0])
+	require.False(t, owner.Get(t.Context(), namespace, "k0", ports.HostRegionOf(make([]byte, wholeSize))).Status.OK())
+}
+
+// Nodes copy in places of the limiter: with all of them taken, nothing is stored.
+func TestCopiesOfNodesTakePlacesOfTheLimiter(t *testing.T) {
+	l := NewLimiter(1)
+	for _, fetch := range []FetchMode{FetchRanged, FetchWhole} {
+		spec := ClusterSpec{Transport: "inproc", Fetch: fetch, Copier: l.Copier, Nodes: []NodeSpec{
+			{MediumBytes: 1 << 20, PageBytes: 64 << 10, GetArena: 1 << 20, PutArena: 1 << 20}, {MediumBytes: 1 << 20, PageBytes: 64 << 10}}}
+		c, err := OpenNodes(t.Context(), spec)
+		require.NoError(t, err)
+		for _, n := range c.Nodes {
+			require.NoError(t, l.enter(t.Context()))
+			b := ports.HostRegionOf(make([]byte, 100))
+			require.NotEqual(t, ports.Stored, n.Pool.Put(soon(t), namespace, "k", b).Status)
+			l.leave()
+			require.Equal(t, ports.Stored, n.Pool.Put(t.Context(), namespace, "k2", b).Status)
+		}
+		require.NoError(t, c.Close())
+	}
+}
+
+func TestCopiesWithoutAPlaceAreLeftWithTheCause(t *testing.T) {
+	l := NewLimiter(1)
+	require.NoError(t, l.enter(t.Context()))
+	defer l.leave()
+	errs := make([]error, 2)
+	l.Copier(nil).Copy(soon(t), make([]ports.CopyOp, 2), errs)
+	require.ErrorIs(t, errs[0], context.DeadlineExceeded)
+	require.ErrorIs(t, errs[1], context.DeadlineExceeded)
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/bench"
+	"github.com/spanpool/spanpool/domain"
+)
+
+func TestHelpOfMixedAndRatiosIsGolden(t *testing.T) {
+	for name, args := range map[string][]string{"mixed": {"bench", "mixed", "--help"}, "ratios": {"bench", "ratios", "--help"}} {
+		o := invoke(t, args...)
+		require.Equal(t, exitOK, o.code, o.stderr)
+		golden(t, "help-bench-"+name+".txt", o.stdout)
+	}
+}
+
+func TestFetchAndSharedArenaReachTheNodes(t *testing.T) {
+	small := []string{"bench", "layerwise", "--ranks", "1", "--pages", "1", "--layers", "2", "--layer-group", "1", "--requests", "1", "--scratch-mib", "1"}
+	o := invoke(t, append(small, "--fetch", "whole", "--shared-arena")...)
+	require.NotNil(t, o.spec, o.stderr)
+	require.Equal(t, bench.FetchWhole, o.spec.Fetch)
+	require.True(t, o.spec.SharedArena)
+	require.NotNil(t, o.spec.Copier)
+
+	o = invoke(t, "bench", "mixed", "--threads", "1", "--calls", "1", "--shared-arena", "--link-gbps", "16", "--link-delay-us", "500")
+	require.NotNil(t, o.spec, o.stderr)
+	require.Equal(t, bench.FetchWhole, o.spec.Fetch)
+	require.Equal(t, domain.LocalityOff, o.spec.Locality)
+	require.Equal(t, bench.LinkSpec{Gbps: 16, DelayUs: 500}, o.spec.Link)
+	require.Equal(t, 4, o.procs)
+	o = invoke(t, "bench", "mixed", "--threads", "1", "--calls", "1")
+	require.Equal(t, bench.FetchRanged, o.spec.Fetch)
+}
+
+func TestComparisonsThatCannotBeAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"layerwise", "--fetch", "half"}, `--fetch "half": unknown; available: ranged, whole`},
+		{[]string{"layerwise", "--shared-arena"}, `--shared-arena "true": a node's arenas are apart`},
+		{[]string{"layerwise", "--fetch", "whole", "--locality", "pull"}, `--fetch "whole": whole objects are always installed`},
+		{[]string{"layerwise", "--fetch", "whole", "--local-only"}, `--fetch "whole": with --local-only nothing is fetched`},
+		{[]string{"layerwise", "--fetch", "whole", "--scratch-mib", "0", "--offload-ranks", "0"}, `--fetch "whole": want --scratch-mib 1 or more`},
+		{[]string{"mixed", "--threads", "0"}, `--threads "0"`},
+		{[]string{"mixed", "--transport", "tcp"}, `--transport "tcp"`},
+		{[]string{"ratios", "--bars", "none-such"}, `--bars "none-such": unknown; available: restore-1,`},
+		{[]string{"ratios", "--runs", "0"}, `--runs "0"`},
+	} {
+		o := invoke(t, append([]string{"bench"}, c.args...)...)
+		require.Equal(t, exitUsage, o.code, "%v: %s", c.args, o.stderr)
+		require.Contains(t, o.stderr, c.want)
+	}
+}
+
+// A bar whose runs failed is told from one that was missed: only --strict makes the latter an exit status.
+func TestAFailedBarExitsWith1(t *testing.T) {
+	o := invoke(t, "bench", "ratios", "--bars", "mixed-4", "--runs", "1")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "bar mixed-4: ")
+}
