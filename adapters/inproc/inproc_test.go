@@ -136,25 +136,6 @@ func TestAnAnswerIsGoodForOneLink(t *testing.T) {
 	require.ErrorIs(t, err, ports.ErrRestarted)
 }
 
-// TestCloseWaitsForServers has a server that outlives its asker's patience.
-func TestCloseWaitsForServers(t *testing.T) {
-	n := NewNetwork(Options{})
-	srv := &porttest.FakeServer{}
-	over := false
-	srv.Use(porttest.Answers{Each: func(ctx context.Context, _ string) error {
-		<-ctx.Done()
-		over = true
-		return nil
-	}})
-	startNode(t, n, "a", 1, mute{})
-	b := startNode(t, n, "b", 2, srv)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, n.Endpoint("a").Resolver().Complain(ctx, b.Self, nil), ports.ErrTimeout)
-	require.NoError(t, n.Close())
-	require.True(t, over)
-}
-
 func TestANodeMayReadItself(t *testing.T) {
 	n := newNetwork(t, Options{Link: &LinkModel{BytesPerSecond: 1e9}})
 	a := startNode(t, n, "a", 1, mute{})

@@ -229,12 +229,33 @@ func TestAHealedLinkSendsAgainWhatTheCutSwallowed(t *testing.T) {
 		w.net.Partition("a", "b", true)
 		time.Sleep(time.Second)
 		require.Zero(t, c.q.Len()+landed.q.Len(), "something came out of a black hole")
+		require.LessOrEqual(t, l.Counts().Bytes[ports.PurposeGet], uint64(6*TurnBytes), "something went into it")
 		w.net.Partition("b", "a", false)
 		for _, took := range c.after(t) {
 			require.Greater(t, took, time.Second)
 		}
 		landed.after(t)
 		require.EqualValues(t, 20*TurnBytes+1, l.Counts().Bytes[ports.PurposeGet])
+	})
+}
+
+// TestCloseWaitsForServers has a server that goes on for an hour when nobody waits for it any more.
+func TestCloseWaitsForServers(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, w *wires) {
+		slow := &porttest.FakeServer{}
+		slow.Use(porttest.Answers{Each: func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			time.Sleep(time.Hour)
+			return nil
+		}})
+		c := startNode(t, w.net, "c", 3, slow)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		require.ErrorIs(t, w.net.Endpoint("a").Resolver().Complain(ctx, c.Self, nil), ports.ErrTimeout)
+		require.Equal(t, time.Second, time.Since(begin))
+		require.NoError(t, w.net.Close())
+		require.Equal(t, time.Second+time.Hour, time.Since(begin))
 	})
 }
 
