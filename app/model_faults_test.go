@@ -37,6 +37,7 @@ type attempt struct {
 	cancel   context.CancelFunc
 	session  ports.SessionID
 	statuses []ports.Status
+	beside   []ports.Status // of calls that nobody cancels
 	longest  time.Duration
 	grace    time.Duration // for which a cancelled call may go on
 	sudden   atomic.Int64  // when the context was cancelled, in nanoseconds of the clock; 0: never
@@ -94,6 +95,22 @@ var scenarios = []scenario{
 		after: func(s *attempt) { s.mustRead("k0", "k1", "k2") },
 	},
 	{
+		name: "two readers of the same bytes",
+		prepare: func(s *attempt) {
+			s.a.put(faultSize, "k0", "k1")
+			s.c.put(faultSize, "k2")
+		},
+		act: func(s *attempt) {
+			other := s.b.begin(context.Background(), 0, stepsOf(4, 0, 2, 1, "k0", "k1", "k2")...)
+			s.get(stepsOf(4, 0, 3, 1, "k0", "k1", "k2")...)
+			for _, r := range other.wait() {
+				s.beside = append(s.beside, r.Status)
+			}
+			s.w.settle()
+		},
+		after: func(s *attempt) { s.mustRead("k0", "k1", "k2") },
+	},
+	{
 		name: "arena get in several rounds",
 		get:  1_024, locality: domain.LocalityOff,
 		prepare: func(s *attempt) {
@@ -134,7 +151,7 @@ var scenarios = []scenario{
 		act: func(s *attempt) {
 			for group := range uint64(3) {
 				s.get(stepsOf(8, group, group+1, 1, "k0", "k1", "k2")...)
-				s.w.pass(300 * time.Millisecond) // more than half of the lease
+				s.w.pass(60 * time.Millisecond) // more than half of the lease
 			}
 			s.w.settle()
 		},
@@ -160,7 +177,7 @@ func (sc scenario) try(t *testing.T, node int, plan func(s *attempt) faults.Plan
 		s := &attempt{w: w}
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		defer s.cancel()
-		quick := app.Config{BreakerMax: time.Second, Reservation: 3 * time.Second, SweepEvery: 250 * time.Millisecond}
+		quick := app.Config{PeerLease: 100 * time.Millisecond, BreakerMax: time.Second, Reservation: 3 * time.Second, SweepEvery: 250 * time.Millisecond}
 		small := place{page: 1_024, pages: 64, get: 4 * kib, put: 4 * kib, Config: quick}
 		s.a, s.c = w.node("a", small), w.node("c", small)
 		small.get, small.put, small.Locality = orElse(sc.get, small.get), orElse(sc.put, small.put), sc.locality
@@ -278,7 +295,7 @@ func TestAFaultAtAnyCallLeavesNothingBehind(t *testing.T) {
 				for _, wr := range wrongsAt(at.call) {
 					t.Run(fmt.Sprintf("%v of node %d/%s", at.call, at.node, wr.name), func(t *testing.T) {
 						sc.try(t, at.node, func(*attempt) faults.Plan { return faults.At(at.call, wr.v) }, func(s *attempt, _ []int) {
-							for _, st := range s.statuses {
+							for _, st := range append(s.statuses, s.beside...) {
 								require.Contains(t, sc.allowed(at.call), st)
 							}
 							require.LessOrEqual(t, s.longest, 5*time.Second, "a whole call's time")
@@ -330,9 +347,52 @@ func TestACancellationAtAnyCallLeavesNothingBehind(t *testing.T) {
 							for _, st := range s.statuses {
 								require.Contains(t, append(sc.allowed(faults.Call{}), ports.Cancelled), st)
 							}
+							for _, st := range s.beside {
+								require.Equal(t, ports.Hit, st, "who was not cancelled")
+							}
 						})
 					})
 				}
+			}
+		})
+	}
+}
+
+// TestAnOwnerThatRestartsAtAnyCallLeavesNothingBehind ends the start of an owner, and begins the next one with an empty medium, at each
+// call that the reader or writer makes.
+func TestAnOwnerThatRestartsAtAnyCallLeavesNothingBehind(t *testing.T) {
+	for _, sc := range scenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			for _, at := range sc.record(t) {
+				if at.node != 1 || at.call.Port == "Copier" && at.call.Method == "Op" {
+					continue // an op of a copy has no time of its own
+				}
+				t.Run(fmt.Sprint(at.call), func(t *testing.T) {
+					restarted := make(chan struct{}, 1)
+					sc.try(t, at.node, func(s *attempt) faults.Plan {
+						restarted = make(chan struct{}, 1) // of the bubble
+						return faults.At(at.call, faults.Verdict{Before: func(release func()) {
+							go func() {
+								defer release()
+								s.a.restart()
+								restarted <- struct{}{}
+							}()
+						}})
+					}, func(s *attempt, _ []int) {
+						select {
+						case <-restarted:
+						case <-time.After(time.Minute): // this run had fewer such calls
+						}
+						for _, st := range append(s.statuses, s.beside...) {
+							require.Contains(t, []ports.Status{ports.Hit, ports.NotFound, ports.PeerUnavailable, ports.TransferFailed, ports.Late, ports.Stored}, st)
+						}
+						require.LessOrEqual(t, s.longest, 5*time.Second, "a whole call's time")
+						if !sc.puts {
+							s.a.putAs("k0", 0, faultSize)
+							s.a.putAs("k1", 0, faultSize)
+						}
+					})
+				})
 			}
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/spanpool/spanpool/ports/porttest/faults"
 )
 
-var crowdFor = flag.Duration("crowd.for", 700*time.Millisecond, "how long each crowd of readers and writers runs, in real time")
+var crowdFor = flag.Duration("crowd.for", 500*time.Millisecond, "how long each crowd of readers and writers runs, in real time")
 
 const (
 	crowdKeys   = 12
@@ -92,6 +92,7 @@ func (c *crowd) run(t *testing.T, readers, writers int, disturb func(r *rand.Ran
 			c.nodes[i].start()
 		}
 	}
+	c.w.pass(c.nodes[0].place.Reservation + 20*time.Millisecond) // of writers that died
 	c.w.settle()
 	for _, n := range c.w.alive() {
 		require.NoError(t, n.CheckIdleForTesting(), "%s", n.id)
@@ -186,7 +187,7 @@ func TestACrowdWithCancellationsAndRestartsReadsRight(t *testing.T) {
 	w := newWorld(t, true)
 	w.lasting = true
 	c := newCrowd(t, w, 3, place{page: crowdPage, pages: 6 * (crowdSize/crowdPage + 1), get: 16 * kib, put: 16 * kib,
-		Config: app.Config{PeerLease: time.Hour, FillingShare: 0.5, BreakerMin: 5 * time.Millisecond, BreakerMax: 20 * time.Millisecond, SweepEvery: 5 * time.Millisecond}})
+		Config: app.Config{PeerLease: time.Hour, FillingShare: 0.5, Reservation: 200 * time.Millisecond, BreakerMin: 5 * time.Millisecond, BreakerMax: 20 * time.Millisecond, SweepEvery: 5 * time.Millisecond}})
 	c.brief = true
 	c.run(t, 4, 2, func(r *rand.Rand) {
 		i := r.IntN(len(c.nodes))
