@@ -40,6 +40,7 @@ type attempt struct {
 	beside   []ports.Status // of calls that nobody cancels
 	longest  time.Duration
 	grace    time.Duration // for which a cancelled call may go on
+	calm     chan struct{} // capacity 1: a lock that virtual time waits at, between restarts and looks at the nodes
 	sudden   atomic.Int64  // when the context was cancelled, in nanoseconds of the clock; 0: never
 }
 
@@ -90,7 +91,7 @@ var scenarios = []scenario{
 		act: func(s *attempt) {
 			s.get(stepsOf(4, 0, 1, 1, "k0", "k1", "k2")...)
 			s.get(stepsOf(4, 1, 3, 1, "k2", "k1", "k0")...)
-			s.w.settle()
+			s.rest()
 		},
 		after: func(s *attempt) { s.mustRead("k0", "k1", "k2") },
 	},
@@ -106,7 +107,7 @@ var scenarios = []scenario{
 			for _, r := range other.wait() {
 				s.beside = append(s.beside, r.Status)
 			}
-			s.w.settle()
+			s.rest()
 		},
 		after: func(s *attempt) { s.mustRead("k0", "k1", "k2") },
 	},
@@ -153,7 +154,7 @@ var scenarios = []scenario{
 				s.get(stepsOf(8, group, group+1, 1, "k0", "k1", "k2")...)
 				s.w.pass(60 * time.Millisecond) // more than half of the lease
 			}
-			s.w.settle()
+			s.rest()
 		},
 		after: func(s *attempt) {
 			require.NoError(s.w.t, s.b.CloseRead(s.session))
@@ -161,6 +162,13 @@ var scenarios = []scenario{
 			s.mustRead("k0", "k1", "k2")
 		},
 	},
+}
+
+// rest waits until nothing is under way.
+func (s *attempt) rest() {
+	s.calm <- struct{}{}
+	s.w.settle()
+	<-s.calm
 }
 
 // mustRead requires whole hits.
@@ -174,7 +182,7 @@ func (s *attempt) mustRead(keys ...string) {
 func (sc scenario) try(t *testing.T, node int, plan func(s *attempt) faults.Plan, look func(s *attempt, before []int)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorldOver(t, false, &inproc.LinkModel{BytesPerSecond: 1e8, Delay: 100 * time.Microsecond})
-		s := &attempt{w: w}
+		s := &attempt{w: w, calm: make(chan struct{}, 1)}
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		defer s.cancel()
 		quick := app.Config{PeerLease: 100 * time.Millisecond, BreakerMax: time.Second, Reservation: 3 * time.Second, SweepEvery: 250 * time.Millisecond}
@@ -374,7 +382,9 @@ func TestAnOwnerThatRestartsAtAnyCallLeavesNothingBehind(t *testing.T) {
 						return faults.At(at.call, faults.Verdict{Before: func(release func()) {
 							go func() {
 								defer release()
+								s.calm <- struct{}{}
 								s.a.restart()
+								<-s.calm
 								restarted <- struct{}{}
 							}()
 						}})

@@ -331,7 +331,7 @@ func drawModel(t *rapid.T) *model {
 	}
 	page := rapid.SampledFrom([]uint64{longest, 256, 97, 64}).Draw(t, "page")
 	perObject := (longest + page - 1) / page
-	p := place{page: page, pages: perObject * rapid.Uint64Range(2, 6).Draw(t, "objects that fit"), offHeap: false}
+	p := place{page: page, pages: perObject * rapid.Uint64Range(2, 6).Draw(t, "objects that fit"), offHeap: true} // off the heap, since owners reuse what others read too late
 	if p.get = rapid.SampledFrom([]uint64{arenaOff, 512, 4096}).Draw(t, "arena"); p.get == arenaOff {
 		p.put = 512
 	} else {
