@@ -162,15 +162,17 @@ var errBreakerOpen = fmt.Errorf("%w: breaker open", ports.ErrPeer)
 func (p *peer) settle(c *conn, refused []ports.Refusal, err error, done chan struct{}) {
 	p.mu.Lock()
 	p.mu.dialing = nil
-	p.mu.failure = err
-	if err != nil {
+	switch {
+	case err == nil:
+		p.mu.conn, p.mu.refused, p.mu.failure = c, refused, nil
+		p.mu.backoff, p.mu.downUntil = 0, 0
+	case errors.Is(err, context.Canceled): // who dialled left: that says nothing about the peer
+	default:
+		p.mu.failure = err
 		p.openLocked()
 		if len(refused) > 0 {
 			p.mu.refused = refused
 		}
-	} else {
-		p.mu.conn, p.mu.refused = c, refused
-		p.mu.backoff, p.mu.downUntil = 0, 0
 	}
 	p.mu.Unlock()
 	close(done)

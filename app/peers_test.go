@@ -550,3 +550,21 @@ func TestControlCallsThatFailOpenTheBreakerAndCallErrorsDoNot(t *testing.T) {
 		})
 	}
 }
+
+func TestCallerThatLeavesDuringADialDoesNotCloseThePeerToOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.put(objectSize, "k")
+		var g faults.Gate
+		b.fail(next(1, "PeerResolver", "Hello", nil, hold(&g)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan []ports.Result, 1)
+		go func() { done <- b.putTo(ctx, "a", 0, 10, 1, "l") }()
+		synctest.Wait()
+		require.Equal(t, 1, g.Held())
+		cancel()
+		require.False(t, (<-done)[0].Status.OK())
+		require.False(t, b.Stats().Peers[0].Down)
+		b.mustGet(ports.FromSlot, part("k", 0, 10))
+	})
+}
