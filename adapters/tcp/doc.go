@@ -19,6 +19,7 @@
 // Bounds of waits: an op's deadline (past it, if bytes of it are under way, the link ends); a connection that stands still in mid
 // frame for Config.StallTimeout is closed by the owner; dialling and proofs take at most Config.DialTimeout.
 //
-// Lock order: Link.mu, then lane.in, then lane.out, then Completions. Transport.mu and a grant's lock are taken with none of the
-// others held, and none is taken under them.
+// Lock order: Link.mu, then lane.in, then lane.out, then Completions; a socket's and a grant's lock and Transport.mu are taken with none of
+// the others held, and of these only a socket's is taken under Transport.mu. A socket is closed with no lock held: that waits for
+// steps, which want locks.
 package tcp

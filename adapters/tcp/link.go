@@ -158,7 +158,7 @@ func checkLocal(segs []ports.Segment) (bytes uint64, err error) {
 		if s.RemoteOff+s.Len < s.RemoteOff {
 			return 0, fmt.Errorf("segment %d: remote offset %d, length %d: %w", i, s.RemoteOff, s.Len, ports.ErrBounds)
 		}
-		bytes += s.Len // no overflow short of 2^64 bytes of memory named: see the check in domain of what a call may name
+		bytes += s.Len // each is within memory that is there: no count of them that fits a column overflows
 	}
 	return bytes, nil
 }

@@ -26,7 +26,9 @@ func (c clock) Now() domain.Instant { return domain.Instant(time.Since(c.since))
 type node struct {
 	porttest.TransportEnd
 	cfg   Config
+	inner *Transport
 	relay *relay
+	wrap  func(ports.Transport) ports.Transport // nil: none
 }
 
 // listen starts a node at a loopback address.
@@ -45,12 +47,15 @@ func listen(t testing.TB, id ports.PeerID, cfg Config) *node {
 	return n
 }
 
-func (n *node) tcp() *Transport { return n.Transport.(*Transport) }
+func (n *node) tcp() *Transport { return n.inner }
 
 func (n *node) start(t testing.TB) {
 	tr, err := Listen(n.cfg)
 	require.NoError(t, err)
-	n.Transport = tr
+	n.inner, n.Transport = tr, tr
+	if n.wrap != nil {
+		n.Transport = n.wrap(tr)
+	}
 }
 
 // behind puts a relay before a node, which advertises it from now on.

@@ -2,19 +2,30 @@ package tcp
 
 import (
 	"testing"
+	"time"
 
+	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
+	"github.com/spanpool/spanpool/ports/porttest/faults"
 )
 
-// openTransports is a harness: the owner is behind a relay that holds everything when it is told to partition.
-func openTransports(cfg Config) func(t testing.TB) *porttest.TransportHarness {
+// openTransports is a harness: the owner is behind a relay that holds everything when it is told to partition, and passes at most
+// so many bytes at once (0: any number).
+func openTransports(cfg Config, piece int, wrap func(ports.Transport) ports.Transport) func(t testing.TB) *porttest.TransportHarness {
 	return func(t testing.TB) *porttest.TransportHarness {
 		c := cfg
 		c.Clock = newClock()
 		owner, asker, other := listen(t, "owner", c), listen(t, "asker", c), listen(t, "other", c)
 		nodes := map[*porttest.TransportEnd]*node{&owner.TransportEnd: owner, &asker.TransportEnd: asker, &other.TransportEnd: other}
 		between := newRelay(t, owner.cfg.Listen[0])
+		between.trickle(piece)
 		owner.behind(t, between)
+		for _, n := range nodes {
+			if wrap != nil {
+				n.wrap = wrap
+				n.Transport = wrap(n.inner)
+			}
+		}
 		return &porttest.TransportHarness{
 			Clock: c.Clock, Owner: &owner.TransportEnd, Asker: &asker.TransportEnd, Other: &other.TransportEnd,
 			Memory:    heap,
@@ -25,11 +36,20 @@ func openTransports(cfg Config) func(t testing.TB) *porttest.TransportHarness {
 }
 
 func TestTransportSuite(t *testing.T) {
-	for name, cfg := range map[string]Config{
-		"conns=4":        {},
-		"conns=1/secret": {Conns: 1, Secret: []byte("between us")},
-		"ipv6":           {Conns: 2, Listen: []string{"[::1]:0"}},
+	delayed := faults.Every("Link", "Op", faults.Verdict{Before: faults.For(time.Millisecond), After: faults.For(time.Millisecond)})
+	for _, tt := range []struct {
+		name  string
+		cfg   Config
+		piece int
+		wrap  func(ports.Transport) ports.Transport
+	}{
+		{name: "conns=4"},
+		{name: "conns=1/secret", cfg: Config{Conns: 1, Secret: []byte("between us")}},
+		{name: "ipv6", cfg: Config{Conns: 2, Listen: []string{"[::1]:0"}}},
+		{name: "in pieces of 1000 bytes", piece: 1000},
+		{name: "wrapped", wrap: faults.New(nil).Transport},
+		{name: "wrapped/ops delayed", wrap: faults.New(delayed).Transport},
 	} {
-		t.Run(name, func(t *testing.T) { porttest.RunTransport(t, openTransports(cfg)) })
+		t.Run(tt.name, func(t *testing.T) { porttest.RunTransport(t, openTransports(tt.cfg, tt.piece, tt.wrap)) })
 	}
 }

@@ -67,7 +67,7 @@ type inbound struct {
 
 const (
 	// maxGreeting bounds the connections that have not proved anything yet.
-	maxGreeting = 64
+	maxGreeting = 256
 	// maxPending bounds the answers of one peer that were not linked; the oldest give way.
 	maxPending = 64
 )
