@@ -163,6 +163,8 @@ type getCall struct {
 	nextRound int
 	landUnits []uint32
 
+	pulls []*pullJob // that this call asked for; held back until it ends
+
 	copies   []ports.CopyOp
 	copyErrs []error
 	jobs     []copyJob
@@ -459,6 +461,7 @@ func (c *getCall) handle() {
 func (c *getCall) end() {
 	n := c.n
 	c.stopAwaiting()
+	c.releasePulls()
 	if c.open > 0 {
 		c.abandon()
 	}
@@ -478,6 +481,22 @@ func (c *getCall) stopAwaiting() {
 			c.n.kickPull()
 		}
 	}
+}
+
+// releasePulls lets the pull begin with what the call's hits lack. Until the call ended it had nothing to gain: these bytes
+// would have come in front of bytes that the caller waits for.
+func (c *getCall) releasePulls() {
+	if len(c.pulls) == 0 {
+		return
+	}
+	c.n.mu.Lock()
+	for _, j := range c.pulls {
+		j.held = false
+	}
+	c.n.mu.Unlock()
+	clear(c.pulls)
+	c.pulls = c.pulls[:0]
+	c.n.kickPull()
 }
 
 // abandon fails the keys that are not done, leaves their flights, and asks the links to let go of the arena's slices. Slot flights

@@ -141,7 +141,10 @@ func (c *getCall) hitLocked(i int) {
 	c.n.counters.callerBytes.Add(sum)
 	c.n.counters.unverified.Add(sum)
 	if c.localityLocked(k) == domain.LocalByPull {
-		c.n.pullLocked(k.view, k.fill)
+		if j := c.n.pullLocked(k.view, k.fill); j != nil {
+			j.held = true
+			c.pulls = append(c.pulls, j)
+		}
 	}
 	c.finishLocked(i, ports.Hit, nil)
 }

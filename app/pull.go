@@ -45,6 +45,7 @@ type pullJob struct {
 	size   uint64
 	flying int // pieces
 	asking bool
+	held   bool // the call that asked for it has not ended
 	again  bool // a piece came late, or its link was reset: once
 	ended  bool
 }
@@ -83,11 +84,11 @@ func newPuller(n *Node) *puller {
 }
 
 // pullLocked asks for what an object lacks. f is its filling slot, or nil when the pull is to make one. Precondition: the pull was
-// admitted, so it is there.
-func (n *Node) pullLocked(v *view, f *fill) {
+// admitted, so it is there. It returns the job that it made, or nil.
+func (n *Node) pullLocked(v *view, f *fill) *pullJob {
 	p := n.puller
 	if p == nil || n.mu.closed {
-		return
+		return nil
 	}
 	if v == nil && f != nil {
 		v = f.view
@@ -95,12 +96,12 @@ func (n *Node) pullLocked(v *view, f *fill) {
 	key := pullKey{v.space, v.name}
 	if p.jobs[key] != nil {
 		n.counters.pullDeduped.Add(1)
-		return
+		return nil
 	}
 	if len(p.queue) >= domain.PullQueueKeys {
 		n.counters.pullDrops.Add(1)
 		n.counters.installFailure(ports.InstallQueueFull)
-		return
+		return nil
 	}
 	j := &pullJob{key: key, view: v, size: v.layout.Size}
 	if f != nil {
@@ -110,6 +111,7 @@ func (n *Node) pullLocked(v *view, f *fill) {
 	p.queue = append(p.queue, j)
 	n.counters.pullQueued.Add(1)
 	n.kickPull()
+	return j
 }
 
 func (j *pullJob) attach(n *Node, f *fill) {
@@ -232,7 +234,7 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 // pieceLocked claims the next piece of a job, as far as its link's allowance goes.
 func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
 	n := p.n
-	if j.asking || j.fill == nil || j.fill.doomed || !j.view.usable(now) {
+	if j.held || j.asking || j.fill == nil || j.fill.doomed || !j.view.usable(now) {
 		return false
 	}
 	t, c := n.mu.table, j.view.conn
