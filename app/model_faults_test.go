@@ -299,6 +299,7 @@ func (sc scenario) allowed(c faults.Call) []ports.Status {
 func TestAFaultAtAnyCallLeavesNothingBehind(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel() // with the other scenarios
 			for _, at := range sc.record(t) {
 				for _, wr := range wrongsAt(at.call) {
 					t.Run(fmt.Sprintf("%v of node %d/%s", at.call, at.node, wr.name), func(t *testing.T) {
@@ -340,6 +341,7 @@ func TestACancellationAtAnyCallLeavesNothingBehind(t *testing.T) {
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel() // with the other scenarios
 			for _, at := range sc.record(t) {
 				for _, mo := range moments {
 					if mo.waits && (at.call.Port == "Copier" || holdsNothing(at.call)) {
@@ -371,6 +373,7 @@ func TestACancellationAtAnyCallLeavesNothingBehind(t *testing.T) {
 func TestAnOwnerThatRestartsAtAnyCallLeavesNothingBehind(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel() // with the other scenarios
 			for _, at := range sc.record(t) {
 				if at.node != 1 || at.call.Port == "Copier" && at.call.Method == "Op" {
 					continue // an op of a copy has no time of its own

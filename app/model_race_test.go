@@ -19,7 +19,7 @@ import (
 	"github.com/spanpool/spanpool/ports/porttest/faults"
 )
 
-var crowdFor = flag.Duration("crowd.for", 500*time.Millisecond, "how long each crowd of readers and writers runs, in real time")
+var crowdFor = flag.Duration("crowd.for", 400*time.Millisecond, "how long each crowd of readers and writers runs, in real time")
 
 const (
 	crowdKeys   = 12
