@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest"
 )
 
 // BenchmarkOSThreadBesideCopies is 61-layer restores of 32 objects over 16 Gbit/s and 50 us, one layer group after the other,
@@ -78,3 +79,5 @@ func besideCopies(b *testing.B, copiers, directions int) {
 		}
 	}
 }
+
+func BenchmarkTransport(b *testing.B) { porttest.BenchmarkTransport(b, openTransports(Options{})) }
