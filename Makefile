@@ -16,9 +16,10 @@ test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python makes a sk
 check: ## the static part: format, vet, staticcheck, and that what is generated is current
 	@sh scripts/check.sh
 
-generate: ## mocks and wire
+generate: ## mocks, wire and proto (which needs protoc)
 	go generate ./ports
 	go tool wire ./inject
+	sh scripts/proto.sh
 
 bench: ## benchmarks beside the code, then the layer-wise workload at its published size
 	go test -run '^$$' -bench . ./...
