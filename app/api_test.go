@@ -227,7 +227,7 @@ func TestCacheRemoteFetchesOffInstallsNothingByWholeGets(t *testing.T) {
 
 func TestNamespacesAreApart(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		a, b := w.pair(place{}, place{})
+		a, b := w.pair(place{}, place{Config: noPull})
 		a.put(objectSize, "k")
 		b.mustGet(ports.FromSlot, part("k", 0, 10)) // the hello told one namespace
 		other := ports.HostRegionOf(bytesOf("k", 9, 500))
@@ -242,8 +242,9 @@ func TestNamespacesAreApart(t *testing.T) {
 		r := b.prepare(id, part("k", 0, 1)).run(t.Context())
 		require.ErrorIs(t, r.err, domain.ErrInvalid)
 		require.NoError(t, b.CloseRead(id))
+		alone := w.node("alone", place{ports: func(p *app.Ports) { p.Directory = nil }})
 		for i := range 5_000 {
-			if _, err = b.Size(t.Context(), fmt.Sprint("n", i), "k"); !errors.Is(err, ports.ErrNotFound) {
+			if _, err = alone.Size(t.Context(), fmt.Sprint("n", i), "k"); !errors.Is(err, ports.ErrNotFound) {
 				break
 			}
 		}
@@ -263,6 +264,23 @@ func TestSessionsAreBounded(t *testing.T) {
 		require.ErrorIs(t, err, ports.ErrRefused)
 		require.ErrorContains(t, err, "65537, limit 65536")
 		require.EqualValues(t, 65_536, n.Stats().Sessions)
+	})
+}
+
+func TestSessionThatIsFullRefusesNewKeysOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		b.LimitSessionKeysForTesting(2)
+		a.put(1_000, "k", "l", "m")
+		id, err := b.OpenRead(t.Context(), namespace)
+		require.NoError(t, err)
+		out := b.getIn(t.Context(), id, partsOf(keysOf("k", "l"), 0, 10)...)
+		require.Equal(t, ports.Hit, out[0].Status)
+		out = b.getIn(t.Context(), id, partsOf(keysOf("m", "l"), 0, 20)...)
+		require.Equal(t, ports.Refused, out[0].Status)
+		require.ErrorContains(t, out[0].Err, "keys of a session: 3, limit 2")
+		require.Equal(t, ports.Hit, out[1].Status)
+		b.mustGet(ports.FromSlot, part("m", 0, 10)) // outside of the session
 	})
 }
 

@@ -147,7 +147,6 @@ func orElse(n, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// memory is poisoned, so that what nobody wrote shows.
 func (w *world) memory(p place) (medium ports.Medium, arenas [2]ports.Medium) {
 	open := func(c dram.Config) ports.Medium {
 		c.Backing = dram.HeapForTesting
@@ -156,9 +155,6 @@ func (w *world) memory(p place) (medium ports.Medium, arenas [2]ports.Medium) {
 		}
 		m, err := dram.Open(c)
 		require.NoError(w.t, err)
-		for _, r := range m.Buffers() {
-			poison(r.(ports.HostRegion).Bytes())
-		}
 		return m
 	}
 	if !p.noMedium {
@@ -176,12 +172,12 @@ func (w *world) memory(p place) (medium ports.Medium, arenas [2]ports.Medium) {
 	return medium, arenas
 }
 
-// poison is pattern.Poison for much memory.
-func poison(b []byte) {
-	done := min(len(b), 4096)
-	pattern.Poison(b[:done])
-	for done < len(b) {
-		done += copy(b[done:], b[:done])
+// poison fills the medium and the arenas of a node that holds nothing yet, so that what is written there shows.
+func (n *node) poison() {
+	for _, m := range []ports.Medium{n.medium, n.arenas[0], n.arenas[1]} {
+		for _, r := range m.Buffers() {
+			pattern.Poison(r.(ports.HostRegion).Bytes())
+		}
 	}
 }
 

@@ -72,8 +72,8 @@ func (c *getCall) bindLocked(i int, k *getKey) bool {
 		c.setViewLocked(k, e.view)
 		return true
 	}
-	if len(c.session.keys) >= maxSessionKeys {
-		c.finishLocked(i, ports.Refused, &domain.LimitError{What: "keys of a session", Value: uint64(len(c.session.keys)) + 1, Limit: maxSessionKeys})
+	if limit := c.n.sessionKeys; len(c.session.keys) >= limit {
+		c.finishLocked(i, ports.Refused, &domain.LimitError{What: "keys of a session", Value: uint64(len(c.session.keys)) + 1, Limit: uint64(limit)})
 		return false
 	}
 	return true

@@ -217,7 +217,7 @@ func TestOwnerRefusesToRenewWhatIsGone(t *testing.T) {
 		w.pass(300 * time.Millisecond)
 		require.Equal(t, ports.NotFound, b.get(part("k", 1_000, 1_000))[0].Status)
 		s := b.Stats()
-		require.EqualValues(t, 1, s.LeasesStale)
+		require.NotZero(t, s.LeasesStale)
 		require.Zero(t, s.Table.Pages[domain.SlotFilling], "what was fetched of a version that nobody has is doomed")
 	})
 }

@@ -206,7 +206,7 @@ func (s *scripted) transport() ports.Transport {
 		p := mocks.NewMockPendingLink(s.ctrl)
 		p.EXPECT().Bytes().AnyTimes().Return([]byte("please"))
 		p.EXPECT().Close().AnyTimes()
-		p.EXPECT().Link(gomock.Any(), gomock.Any()).DoAndReturn(func(context.Context, []byte) (ports.Link, error) { return s.link(to), nil })
+		p.EXPECT().Link(gomock.Any(), gomock.Any()).MaxTimes(1).DoAndReturn(func(context.Context, []byte) (ports.Link, error) { return s.link(to), nil })
 		return p, nil
 	})
 	return m

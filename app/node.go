@@ -25,6 +25,8 @@ type Node struct {
 	regions []ports.Region // of the medium's buffers
 	page    uint64
 
+	sessionKeys int // maxSessionKeys; fewer in tests
+
 	arenas   [2]*arena // get, put; nil: the route is off
 	peers    *peerTable
 	puller   *puller // nil: the pull is switched off
@@ -71,7 +73,7 @@ func New(cfg Config, p Ports) (*Node, error) {
 	if p.Clock == nil || p.Copier == nil {
 		return nil, errors.New("ports: Clock and Copier are needed")
 	}
-	n := &Node{cfg: cfg, p: p, page: defaultPageSize}
+	n := &Node{cfg: cfg, p: p, page: defaultPageSize, sessionKeys: maxSessionKeys}
 	if n.cfg.Random == nil {
 		n.cfg.Random = secureRandom
 	}

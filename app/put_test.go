@@ -356,7 +356,7 @@ func TestPutIsCancelledWithItsContextAndItsMemoryIsQuiet(t *testing.T) {
 		var g faults.Gate
 		b.fail(next(1, "Link", "Op", nil, hold(&g)), next(1, "Copier", "Copy", func(faults.Call) bool { return b == owner }, hold(&g)))
 		done := make(chan []ports.Result, 1)
-		go func() { done <- b.putTo(ctx, owner.id, 0, objectSize, 1, "k") }()
+		go func() { done <- b.putTo(ctx, owner.id, 0, objectSize, 1, "l") }() // k's reserve may still be on its way
 		synctest.Wait()
 		require.Equal(t, 1, g.Held())
 		cancel()
@@ -364,6 +364,7 @@ func TestPutIsCancelledWithItsContextAndItsMemoryIsQuiet(t *testing.T) {
 		require.Equal(t, ports.Cancelled, r.Status, "%v", r.Err)
 		g.Open()
 		w.settle()
+		w.pass(31 * time.Second)
 		require.Equal(t, owner.Stats().Table.PagesTotal, owner.Stats().Table.PagesFree)
 	})
 }

@@ -99,6 +99,7 @@ func TestRemoteReadMovesOnlyTheBytesAskedFor(t *testing.T) {
 			return
 		}
 		a.put(objectSize, "k")
+		b.poison()
 		runs := []domain.Run{{Off: 150_000, Len: 10_000}, {Off: 3, Len: 7_000}, {Off: objectSize - 1, Len: 1}}
 		b.mustGet(from, parts("k", runs...))
 		require.Equal(t, [ports.NumPurposes]uint64{ports.PurposeGet: 17_001}, b.Stats().Wire)
