@@ -215,7 +215,7 @@ func (c *getCall) askAll() {
 	n.mu.Lock()
 	for _, i := range c.asking {
 		switch {
-		case c.keys[i].stage == stageDone:
+		case c.keys[i].stage != stageAsk: // answered by another peer since, or done
 		case cause != nil: // a directory that was not waited for says nothing of the key
 			c.finishLocked(int(i), ports.Cancelled, errAtEnd(cause))
 		default:
