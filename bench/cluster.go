@@ -25,10 +25,13 @@ type NodeSpec struct {
 // ClusterSpec is the nodes that a workload runs on.
 type ClusterSpec struct {
 	Nodes      []NodeSpec
-	Transport  string // inproc
+	Transport  string // TransportInproc or TransportTCP
 	Locality   domain.LocalityMode
 	NoPrefetch bool
 	Link       LinkSpec
+	// Remotes are nodes of other processes that stand in for all nodes but the first; over tcp only.
+	Remotes []Remote
+	Secret  []byte // that they share; nil: none
 	// Copier makes what stands in front of every node's copier: a Limiter's. nil: nothing does.
 	Copier func(ports.Copier) ports.Copier
 
@@ -106,6 +109,9 @@ type OpenCluster func(ctx context.Context, spec ClusterSpec) (*Cluster, error)
 
 // OpenNodes is the OpenCluster of real nodes.
 func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
+	if spec.Transport == TransportTCP {
+		return openTCP(ctx, &spec)
+	}
 	network := inproc.NewNetwork(networkOptions(spec.Link))
 	c := &Cluster{Link: network}
 	first := 0

@@ -64,6 +64,8 @@ type Layerwise struct {
 	Fill            int // times the medium
 	MaxMemory       uint64
 	Transport       string
+	Remotes         []Remote // in place of the other node
+	Secret          []byte
 	Link            LinkSpec
 	Fetch           FetchMode
 	SharedArena     bool  // of the comparison
@@ -112,6 +114,12 @@ func (o *Layerwise) checkTogether() error {
 	if err := o.Link.check(); err != nil {
 		return err
 	}
+	if err := checkTransport(o.Transport, o.Link, o.Remotes); err != nil {
+		return err
+	}
+	if o.LocalOnly && len(o.Remotes) > 0 {
+		return badOption("--peer", o.Remotes[0].ID, "with --local-only there is no peer")
+	}
 	if n := LargestPageRanges(o.Shape, o.Grouping); o.RangesPerCall < n {
 		return badOption("--ranges-per-call", o.RangesPerCall, "a page of a group has %d ranges, and a call does not part them", n)
 	}
@@ -143,6 +151,8 @@ func (o *Layerwise) checkComparison() error {
 		return badOption("--shared-arena", true, "a node's arenas are apart; want --fetch whole, which can share one")
 	case o.Fetch == FetchRanged:
 		return nil
+	case o.Transport != TransportInproc:
+		return badOption("--fetch", "whole", "not available yet over %s; available: inproc", o.Transport)
 	case o.LocalOnly:
 		return badOption("--fetch", "whole", "with --local-only nothing is fetched")
 	case o.Locality != domain.LocalityFill:

@@ -55,6 +55,8 @@ type Replay struct {
 	ScratchMiB int
 	MaxMemory  uint64
 	Transport  string
+	Remotes    []Remote // what the one node puts goes there
+	Secret     []byte
 	Places     int
 
 	Errors   io.Writer
@@ -88,6 +90,12 @@ func (o *Replay) Check() error {
 		if err := checkBetween(c.flag, c.value, c.lo, c.hi); err != nil {
 			return err
 		}
+	}
+	if err := checkTransport(o.Transport, LinkSpec{}, o.Remotes); err != nil {
+		return err
+	}
+	if o.Nodes > 1 && len(o.Remotes) > 0 {
+		return badOption("--nodes", o.Nodes, "with --peer this process is 1 node, and its blocks are put on the others")
 	}
 	if o.BlockBytes%o.Layers != 0 {
 		return badOption("--block-bytes", o.BlockBytes, "want a multiple of --layers, %d", o.Layers)
@@ -165,7 +173,7 @@ func (o *Replay) needs(capacity int) []MemoryNeed {
 }
 
 func (o *Replay) spec(capacity int) ClusterSpec {
-	s := ClusterSpec{Transport: o.Transport, Locality: o.Locality, NoPrefetch: o.NoPrefetch}
+	s := ClusterSpec{Transport: o.Transport, Remotes: o.Remotes, Secret: o.Secret, Locality: o.Locality, NoPrefetch: o.NoPrefetch}
 	arena := uint64(o.ScratchMiB) * mibBytes
 	for range o.Nodes {
 		s.Nodes = append(s.Nodes, NodeSpec{MediumBytes: uint64(capacity) * uint64(o.BlockBytes), PageBytes: uint64(o.BlockBytes),

@@ -96,7 +96,7 @@ func (r *restoreRow) needs() []MemoryNeed {
 		{"offload sources", times(offloadSource(r.walk, r.o.RangesPerCall), uint64(r.offloads))},
 		{"seeding", times(r.o.Shape.LargestObject(), uint64(r.limiter.Places()))},
 	}
-	if !r.o.LocalOnly {
+	if !r.o.LocalOnly && len(r.o.Remotes) == 0 {
 		needs = append(needs, MemoryNeed{"other node's medium", r.ownerBytes()})
 	}
 	return needs
@@ -105,7 +105,7 @@ func (r *restoreRow) needs() []MemoryNeed {
 // spec is the reader, node 0, and the node that was seeded. The latter only serves, and needs no arena for that.
 func (r *restoreRow) spec() ClusterSpec {
 	arena := uint64(r.o.ScratchMiB) * mibBytes
-	s := ClusterSpec{Transport: r.o.Transport, Locality: r.o.Locality, NoPrefetch: r.o.NoPrefetch, Link: r.o.Link,
+	s := ClusterSpec{Transport: r.o.Transport, Remotes: r.o.Remotes, Secret: r.o.Secret, Locality: r.o.Locality, NoPrefetch: r.o.NoPrefetch, Link: r.o.Link,
 		Copier: r.limiter.Copier, Fetch: r.o.Fetch, SharedArena: r.o.SharedArena,
 		Nodes: []NodeSpec{{MediumBytes: r.readerBytes(), PageBytes: r.o.pageBytes(), GetArena: arena, PutArena: arena}}}
 	if !r.o.LocalOnly {

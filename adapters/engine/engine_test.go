@@ -277,7 +277,11 @@ func TestBytesInFlightAreBounded(t *testing.T) {
 	first, err := c.Put(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, first.Send(header("slow", 8)))
-	require.Eventually(t, func() bool { s.calls.bytes.mu.Lock(); defer s.calls.bytes.mu.Unlock(); return s.calls.bytes.mu.used == 8 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		s.calls.bytes.mu.Lock()
+		defer s.calls.bytes.mu.Unlock()
+		return s.calls.bytes.mu.used == 8
+	}, 5*time.Second, time.Millisecond)
 	r, err = put(t, c, header("k", 1), data("1"))
 	require.NoError(t, err)
 	require.Equal(t, enginev1.KeyStatus_KEY_STATUS_BUSY, r.GetStatus())

@@ -1,0 +1,190 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/spanpool/spanpool/adapters/boottime"
+	"github.com/spanpool/spanpool/adapters/dram"
+	"github.com/spanpool/spanpool/adapters/grpcpeer"
+	"github.com/spanpool/spanpool/adapters/tcp"
+	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/inject"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// The transports that a workload runs over.
+const (
+	TransportInproc = "inproc"
+	TransportTCP    = "tcp"
+)
+
+// Remote is a process that serves a node, which a workload uses in place of one of its own.
+type Remote struct {
+	ID   ports.PeerID
+	Addr string // of its control plane
+}
+
+// checkTransport refuses what a transport cannot do.
+func checkTransport(transport string, link LinkSpec, remotes []Remote) error {
+	if err := CheckAvailable("--transport", transport, []string{TransportInproc, TransportTCP}, "rdma", "shm", "auto"); err != nil {
+		return err
+	}
+	if transport != TransportInproc && link.modelled() {
+		return badOption("--transport", transport, "--link-gbps and --link-delay-us model the link of inproc")
+	}
+	if transport == TransportInproc && len(remotes) > 0 {
+		return badOption("--peer", remotes[0].ID, "nodes of other processes are reached by --transport tcp")
+	}
+	return nil
+}
+
+// host is a node of this process that others reach by tcp, in the order in which its parts are opened.
+type host struct {
+	id      ports.PeerID
+	memory  [3]*dram.Medium // the medium and the arenas; nil: none
+	data    *tcp.Transport
+	listen  net.Listener // nil: nobody asks it
+	client  *grpcpeer.Client
+	server  *grpcpeer.Server
+	serving chan error
+	stop    func()
+	node    *app.Node
+}
+
+// openTCP is OpenNodes over sockets of loopback, or with the nodes of other processes.
+func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
+	c := &Cluster{}
+	local := spec.Nodes
+	if len(spec.Remotes) > 0 {
+		local = spec.Nodes[:1] // the others are theirs
+	}
+	var hosts []*host
+	members := members(spec.Remotes)
+	for i := range local {
+		h := &host{id: nodeID(i)}
+		if len(spec.Remotes) > 0 {
+			h.id = ports.PeerID(fmt.Sprintf("bench-%08x", rand.Uint32())) // two benches may run at once
+		}
+		hosts = append(hosts, h)
+		c.Closers = append([]func() error{h.close}, c.Closers...)
+		if err := h.open(spec, local[i]); err != nil {
+			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
+		}
+		if h.listen != nil {
+			members = append(members, grpcpeer.Member{ID: h.id, Addr: h.listen.Addr().String()})
+		}
+	}
+	for _, h := range hosts {
+		if err := h.start(spec, members); err != nil {
+			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
+		}
+		c.Nodes = append(c.Nodes, Node{ID: h.id, Pool: h.node})
+	}
+	for _, h := range hosts {
+		if err := h.node.Meet(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
+		}
+	}
+	if len(spec.Remotes) > 0 {
+		c.stand(spec)
+	}
+	return c, nil
+}
+
+func members(remotes []Remote) (out []grpcpeer.Member) {
+	for _, r := range remotes {
+		out = append(out, grpcpeer.Member{ID: r.ID, Addr: r.Addr})
+	}
+	return out
+}
+
+// open takes memory and addresses, which the others have to know before anyone starts.
+func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
+	for i, c := range []dram.Config{{Bytes: size.MediumBytes, PageSize: size.PageBytes}, {Bytes: size.GetArena, PageSize: size.GetArena},
+		{Bytes: size.PutArena, PageSize: size.PutArena}} {
+		if c.Bytes == 0 {
+			continue
+		}
+		if h.memory[i], err = dram.Open(c); err != nil {
+			return err
+		}
+	}
+	t := tcp.Config{Clock: boottime.New(), Secret: spec.Secret}
+	if len(spec.Remotes) == 0 {
+		t.Listen = []string{"127.0.0.1:0"}
+		if h.listen, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+	}
+	h.data, err = tcp.Listen(t)
+	return err
+}
+
+func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
+	self := ports.Peer{ID: h.id, Incarnation: domain.Incarnation(rand.Uint64() | 1)}
+	control := grpcpeer.Config{Self: self, Peers: members, Secret: spec.Secret, Insecure: len(spec.Secret) == 0}
+	if h.client, err = grpcpeer.NewClient(control); err != nil {
+		return err
+	}
+	var ids []ports.PeerID
+	for _, m := range members {
+		ids = append(ids, m.ID)
+	}
+	parts := inject.Parts{Transports: []ports.Transport{h.data}, Resolver: h.client, Writer: h.client,
+		Directory: grpcpeer.NewStatic(ids, h.id), Copier: spec.Copier}
+	for i, into := range []*ports.Medium{&parts.Medium, &parts.GetArena, &parts.PutArena} {
+		if h.memory[i] != nil {
+			*into = h.memory[i]
+		}
+	}
+	h.node, h.stop, err = inject.Daemon(app.Config{ID: h.id, Incarnation: self.Incarnation, Locality: spec.Locality,
+		NoRangedLocalityPrefetch: spec.NoPrefetch}, parts)
+	if err != nil || h.listen == nil {
+		return err
+	}
+	if h.server, err = grpcpeer.NewServer(control, h.node.PeerServer()); err != nil {
+		return err
+	}
+	h.serving = make(chan error, 1) // it may end before anyone asks
+	go func() { h.serving <- h.server.Serve(h.listen) }()
+	return nil
+}
+
+// stopBound is how long calls of peers may still take when a node closes; the workload has ended by then.
+const stopBound = time.Second
+
+// close ends what was opened, from the outside in. Memory stays when a transport does not let go of it.
+func (h *host) close() error {
+	var errs []error
+	if h.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		h.server.Stop(ctx)
+		cancel()
+		errs = append(errs, <-h.serving)
+	} else if h.listen != nil {
+		errs = append(errs, h.listen.Close())
+	}
+	if h.stop != nil {
+		h.stop()
+	}
+	if h.client != nil {
+		errs = append(errs, h.client.Close())
+	}
+	if h.data != nil {
+		if err := h.data.Close(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
+	for _, m := range h.memory {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
