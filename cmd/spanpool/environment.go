@@ -13,7 +13,7 @@ func defaultEnvironment() environment {
 	if !known {
 		memory = ^uint64(0)
 	}
-	return environment{open: bench.OpenNodes, maxMemory: memory, cores: runtime.NumCPU(), watched: isTerminal(os.Stderr), raiseProc: raiseProc}
+	return environment{open: bench.OpenNodes, maxMemory: memory, cores: runtime.NumCPU(), watched: isTerminal(os.Stderr), environ: os.Environ(), raiseProc: raiseProc}
 }
 
 // isTerminal reports whether a person watches f.

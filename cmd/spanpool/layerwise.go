@@ -24,6 +24,7 @@ type layerwiseFlags struct {
 	locality   string
 	fetch      string
 	maxMemory  string
+	remotes    remoteFlags
 	output     string
 
 	// What the reference or a later release has, so that it is refused by name.
@@ -40,6 +41,8 @@ func newLayerwise(env environment) *cobra.Command {
 		Long: `Two nodes run in this process. One holds every object; at the other, ranks restore them layer group by layer
 group: a loader fetches group g+1 while a forward thread computes group g. Offload ranks put whole pages meanwhile.
 Every byte is verified; a failed or wrong read makes the exit status 1.
+
+` + remoteHelp + `
 
 Columns:
 ` + bench.ColumnMeanings() + `
@@ -82,7 +85,8 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.BoolVar(&f.o.Grouping.Interleave, "interleave-groups", false, "deal layers round-robin to the groups, so that nothing is adjacent (default false)")
 	s.BoolVar(&f.o.Verify, "verify", true, "check every byte; false marks the rows")
 	s.BoolVar(&f.o.LocalOnly, "local-only", false, "seed everything at the reader, without a peer: the floor (default false)")
-	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc")
+	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc, tcp")
+	f.remotes.define(s)
 	s.StringVar(&f.fetch, "fetch", "ranged", "how the reader fetches: ranged, or, to compare with, whole objects under one lock a direction: whole")
 	s.StringVar(&f.locality, "locality", "fill", "how far reads make objects local: off, pull, fill")
 	s.StringVar(&f.output, "output", "table", "table, csv, json")
@@ -133,6 +137,9 @@ func (f *layerwiseFlags) options(c *cobra.Command, env environment) (format benc
 	if f.o.Locality, err = bench.ParseLocality(f.locality); err != nil {
 		return "", err
 	}
+	if f.o.Remotes, f.o.Secret, err = f.remotes.parse(); err != nil {
+		return "", err
+	}
 	if f.o.MaxMemory, err = memoryLimit(f.maxMemory, env); err != nil {
 		return "", err
 	}
@@ -167,7 +174,6 @@ func (f *layerwiseFlags) checkNames() error {
 		flag, value      string
 		available, later []string
 	}{
-		{"--transport", f.o.Transport, []string{"inproc"}, []string{"tcp", "rdma", "shm", "auto"}},
 		{"--medium", f.medium, []string{"dram"}, []string{"hbm"}},
 		{"--destination", f.destination, []string{"host"}, []string{"gpu"}},
 		{"--offload-to", f.offloadTo, []string{"local", "remote"}, nil},

@@ -24,10 +24,29 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr, defaultEnvironment())
 	stop()
 	os.Exit(code)
+}
+
+// untilSignal is a context that the first signal ends. A second one ends the process: by then nobody takes it in any more, which
+// signal.NotifyContext would not promise to whoever sees that the first one had an effect.
+func untilSignal() (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	asked := make(chan os.Signal, 1) // for the one that is waited for
+	signal.Notify(asked, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-asked:
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-done }
 }
 
 // environment is what the commands take from outside of their arguments, so that tests bring their own.
@@ -36,11 +55,15 @@ type environment struct {
 	maxMemory uint64 // what a run may plan with by default
 	cores     int
 	watched   bool      // a person sees standard error
+	environ   []string  // as of os.Environ
 	raiseProc func(int) // sets GOMAXPROCS to at least n
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, env environment) int {
-	root := newRoot(env)
+	return runRoot(ctx, newRoot(env), args, stdout, stderr)
+}
+
+func runRoot(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -76,7 +99,7 @@ func newRoot(env environment) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%s: %w", c.CommandPath(), err)}
 	})
-	root.AddCommand(newBench(env), newVersion())
+	root.AddCommand(newServe(env), newCtl(env), newConfig(env), newBench(env), newVersion())
 	return root
 }
 

@@ -12,6 +12,7 @@ type replayFlags struct {
 	assign    string
 	locality  string
 	maxMemory string
+	remotes   remoteFlags
 	output    string
 }
 
@@ -23,6 +24,8 @@ func newReplay(env environment) *cobra.Command {
 		Long: `Each line of the trace is a request: a JSON object whose hash_ids name the blocks of its prompt, an equal id meaning an
 equal prefix up to and including the block. Nodes run in this process. Every byte that is read is verified; a failed or
 wrong read makes the exit status 1.
+
+` + remoteHelp + `
 
 Columns:
 ` + bench.ReplayColumnMeanings(),
@@ -39,7 +42,8 @@ Columns:
 	s.IntVar(&f.o.Grouping.Size, "layer-group", 2, "layers of a group")
 	s.StringVar(&f.assign, "assign", "round-robin", "which node a request goes to: round-robin, first")
 	s.IntVar(&f.o.Limit, "limit", 0, "replay this many requests; 0: all (default 0)")
-	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc")
+	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc, tcp")
+	f.remotes.define(s)
 	s.StringVar(&f.locality, "locality", "fill", "how far reads make objects local: off, pull, fill")
 	s.BoolVar(&f.o.NoPrefetch, "no-prefetch", false, "switch the background pull off (default false)")
 	s.BoolVar(&f.o.Verify, "verify", true, "check every byte; false marks the rows")
@@ -65,9 +69,6 @@ func (f *replayFlags) run(c *cobra.Command, env environment) error {
 }
 
 func (f *replayFlags) options(env environment) (format bench.Format, err error) {
-	if err := bench.CheckAvailable("--transport", f.o.Transport, []string{"inproc"}, "tcp", "rdma", "shm", "auto"); err != nil {
-		return "", err
-	}
 	if format, err = bench.ParseFormat(f.output); err != nil {
 		return "", err
 	}
@@ -75,6 +76,9 @@ func (f *replayFlags) options(env environment) (format bench.Format, err error) 
 		return "", err
 	}
 	if f.o.Assign, err = bench.ParseAssign(f.assign); err != nil {
+		return "", err
+	}
+	if f.o.Remotes, f.o.Secret, err = f.remotes.parse(); err != nil {
 		return "", err
 	}
 	if f.o.MaxMemory, err = memoryLimit(f.maxMemory, env); err != nil {

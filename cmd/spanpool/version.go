@@ -23,6 +23,14 @@ func newVersion() *cobra.Command {
 	}
 }
 
+// version is what the build recorded, for those who ask the daemon.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
 // writeVersion prints what the build recorded; a build outside of a repository records no commit.
 func writeVersion(w io.Writer, info *debug.BuildInfo) error {
 	version, settings := "unknown", map[string]string{}

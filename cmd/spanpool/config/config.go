@@ -216,20 +216,30 @@ func (s *Settings) settle() error {
 		return s.errorAt("dram.bytes", fmt.Sprintf("want a multiple of dram.page_bytes (%d), more than 0", s.PageBytes))
 	}
 	if s.SecretFile != "" {
-		data, err := os.ReadFile(s.SecretFile)
+		secret, err := ReadSecret(s.SecretFile)
 		if err != nil {
-			return fmt.Errorf("secret_file: %w", err)
+			return s.errorAt("secret_file", err.Error())
 		}
-		s.Secret = []byte(strings.TrimSpace(string(data)))
-		if len(s.Secret) < minSecret {
-			return s.errorAt("secret_file", fmt.Sprintf("holds %d bytes, want at least %d", len(s.Secret), minSecret))
-		}
+		s.Secret = secret
 	}
 	return s.checkListeners()
 }
 
 // minSecret is below any generated secret; the number is arbitrary.
 const minSecret = 16
+
+// ReadSecret is what a file holds, less the white space around it.
+func ReadSecret(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	secret := []byte(strings.TrimSpace(string(data)))
+	if len(secret) < minSecret {
+		return nil, fmt.Errorf("%s holds %d bytes, want at least %d", path, len(secret), minSecret)
+	}
+	return secret, nil
+}
 
 // checkListeners refuses to be reachable from other hosts without a secret, and a debug address that is.
 func (s *Settings) checkListeners() error {

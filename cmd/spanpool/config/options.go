@@ -174,23 +174,27 @@ func setAdmission(s *Settings, t string) error {
 	return nil
 }
 
-// setPeers reads ID=HOST:PORT,...
-func setPeers(s *Settings, t string) error {
-	s.Peers = nil
+func setPeers(s *Settings, t string) (err error) {
+	s.Peers, err = ParsePeers(t)
+	return err
+}
+
+// ParsePeers reads ID=HOST:PORT,...
+func ParsePeers(t string) (peers []Peer, err error) {
 	if t == "" {
-		return nil
+		return nil, nil
 	}
 	seen := make(map[string]bool)
 	for part := range strings.SplitSeq(t, ",") {
 		id, addr, ok := strings.Cut(strings.TrimSpace(part), "=")
-		if _, _, err := net.SplitHostPort(addr); !ok || id == "" || err != nil {
-			return fmt.Errorf("peer %q: want ID=HOST:PORT", part)
+		if host, port, err := net.SplitHostPort(addr); !ok || id == "" || host == "" || port == "" || err != nil {
+			return nil, fmt.Errorf("peer %q: want ID=HOST:PORT", part)
 		}
 		if seen[id] {
-			return fmt.Errorf("peer %q is named twice", id)
+			return nil, fmt.Errorf("peer %q is named twice", id)
 		}
 		seen[id] = true
-		s.Peers = append(s.Peers, Peer{ID: ports.PeerID(id), Addr: addr})
+		peers = append(peers, Peer{ID: ports.PeerID(id), Addr: addr})
 	}
-	return nil
+	return peers, nil
 }

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
+)
+
+// The forms in which ctl prints.
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+// print writes a value as JSON, or its columns and rows as a table.
+func (f *ctl) print(w io.Writer, value any, columns []string, rows [][]string) error {
+	if f.output == outputJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(value)
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, r := range append([][]string{columns}, rows...) {
+		for i, cell := range r {
+			if cell == "" {
+				r[i] = "-"
+			}
+		}
+		fmt.Fprintln(t, strings.Join(r, "\t"))
+	}
+	return t.Flush()
+}
+
+// hex is an incarnation as logs and files show it.
+func hex(n uint64) string { return fmt.Sprintf("%016x", n) }
+
+func (f *ctl) newStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Say what the node is and what it counted; names under \"now.\" are gauges",
+		Args:  noArgs,
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, _ []string) error {
+			r, err := node.Status(ctx, &enginev1.StatusRequest{})
+			if err != nil {
+				return f.failed(err)
+			}
+			out := struct {
+				Node        string            `json:"node"`
+				Incarnation string            `json:"incarnation"`
+				Version     string            `json:"version"`
+				Uptime      string            `json:"uptime"`
+				Warnings    []string          `json:"warnings"`
+				Counts      map[string]uint64 `json:"counts"`
+			}{r.GetNode(), hex(r.GetIncarnation()), r.GetVersion(), time.Duration(r.GetUptimeNanos()).Round(time.Millisecond).String(),
+				append([]string{}, r.GetWarnings()...), r.GetCounts()}
+			rows := [][]string{{"incarnation", out.Incarnation}, {"version", out.Version}, {"uptime", out.Uptime}}
+			for _, w := range out.Warnings {
+				rows = append(rows, []string{"warning", w})
+			}
+			for _, name := range slices.Sorted(maps.Keys(out.Counts)) {
+				if n := out.Counts[name]; n > 0 {
+					rows = append(rows, []string{name, fmt.Sprint(n)})
+				}
+			}
+			return f.print(c.OutOrStdout(), out, []string{"node", out.Node}, rows)
+		}),
+	}
+}
+
+// peerState is what is printed of a peer.
+type peerState struct {
+	Node        string            `json:"node"`
+	Incarnation string            `json:"incarnation"`
+	Transport   string            `json:"transport"`
+	Down        bool              `json:"down"`
+	Failure     string            `json:"failure,omitempty"`
+	Refused     map[string]string `json:"refused,omitempty"`
+	Wire        map[string]uint64 `json:"wire_bytes"`
+}
+
+func (f *ctl) newPeers() *cobra.Command {
+	return &cobra.Command{
+		Use:   "peers",
+		Short: "Say how the node stands with each peer, and why a peer or a transport is not used",
+		Args:  noArgs,
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, _ []string) error {
+			reply, err := node.Peers(ctx, &enginev1.PeersRequest{})
+			if err != nil {
+				return f.failed(err)
+			}
+			out := []peerState{}
+			var rows [][]string
+			for _, p := range reply.GetPeers() {
+				s := peerState{Node: p.GetNode(), Incarnation: hex(p.GetIncarnation()), Transport: p.GetTransport(), Down: p.GetDown(),
+					Failure: p.GetFailure(), Wire: p.GetWireBytes()}
+				why := []string{}
+				if s.Failure != "" {
+					why = append(why, s.Failure)
+				}
+				for _, r := range p.GetRefusals() {
+					if s.Refused == nil {
+						s.Refused = make(map[string]string)
+					}
+					s.Refused[r.GetTransport()] = r.GetReason()
+					why = append(why, "no "+r.GetTransport()+": "+r.GetReason())
+				}
+				out = append(out, s)
+				rows = append(rows, []string{s.Node, s.Incarnation, s.Transport, s.state(), fmt.Sprint(s.Wire["get"]), fmt.Sprint(s.Wire["pull"]),
+					fmt.Sprint(s.Wire["put"]), strings.Join(why, "; ")})
+			}
+			return f.print(c.OutOrStdout(), out, []string{"node", "incarnation", "transport", "state", "get_bytes", "pull_bytes", "put_bytes", "why"}, rows)
+		}),
+	}
+}
+
+func (p peerState) state() string {
+	switch {
+	case p.Transport != "":
+		return "up"
+	case p.Down:
+		return "down"
+	}
+	return "not connected"
+}
