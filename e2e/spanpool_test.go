@@ -155,7 +155,7 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		{layerwise("--output", "xml"), "xml"},
 		{layerwise("--transport", "pigeon"), "pigeon"},
 		{layerwise("--transport", "rdma"), "rdma"},
-		{layerwise("--fetch", "whole"), "whole"},
+		{layerwise("--fetch", "parts"), "parts"},
 		{layerwise("extra"), "extra"},
 		{[]string{"bench", "replay"}, "trace"},
 		{[]string{"bench", "replay", "--trace", "/nowhere/trace"}, "/nowhere/trace"},
