@@ -392,16 +392,16 @@ func TestOurCountIsTheKernels(t *testing.T) {
 	l := dial(t, asker, owner)
 	id, token := grantPage(t, owner, asker.Self, 3)
 	defer func() { require.NoError(t, owner.Transport.Revoke(context.Background(), id, true)) }()
-	dst, q := heap(t, 20*testBuffer), ports.NewCompletions()
+	dst, small, src, q := heap(t, 20*testBuffer), heap(t, 300*1728), heap(t, testPage), ports.NewCompletions()
 	b := batchOf(dst, 20, 0)
 	for i := range uint64(300) {
 		op := ports.Op{Tag: 20 + i, First: uint32(len(b.Segments)), Count: 1, Purpose: ports.Purpose(i % 2)}
-		b.Ops, b.Segments = append(b.Ops, op), append(b.Segments, ports.Segment{RemoteOff: i, Local: dst, LocalOff: i * 1728, Len: 1728})
+		b.Ops, b.Segments = append(b.Ops, op), append(b.Segments, ports.Segment{RemoteOff: i, Local: small, LocalOff: i * 1728, Len: 1728})
 	}
 	b.Segments[7].Remote = 9 // refused
 	for i := range uint64(5) {
 		op := ports.Op{Tag: 320 + i, First: uint32(len(b.Segments)), Count: 1, Purpose: ports.PurposePut, Dir: ports.Write, Grant: token}
-		b.Ops, b.Segments = append(b.Ops, op), append(b.Segments, ports.Segment{RemoteOff: 3 * testPage, Local: dst, Len: testPage})
+		b.Ops, b.Segments = append(b.Ops, op), append(b.Segments, ports.Segment{RemoteOff: 3 * testPage, Local: src, Len: testPage})
 	}
 	require.NoError(t, l.Submit(b, q))
 	take(t, q, len(b.Ops))
@@ -454,10 +454,11 @@ func TestABigOpUsesEveryLane(t *testing.T) {
 	asker, owner, between := through(t, Config{})
 	l := dial(t, asker, owner)
 	between.hold(true)
-	dst, q := heap(t, testBuffer), ports.NewCompletions()
-	b := &ports.Batch{Ops: []ports.Op{{Count: 64}}}
-	for range 64 {
-		b.Segments = append(b.Segments, ports.Segment{Local: dst, Len: testBuffer})
+	const pieces = 64
+	dst, q := heap(t, pieces*testBuffer), ports.NewCompletions()
+	b := &ports.Batch{Ops: []ports.Op{{Count: pieces}}}
+	for i := range uint64(pieces) {
+		b.Segments = append(b.Segments, ports.Segment{Local: dst, LocalOff: i * testBuffer, Len: testBuffer})
 	}
 	require.NoError(t, l.Submit(b, q))
 	require.Eventually(t, func() bool {
@@ -472,5 +473,7 @@ func TestABigOpUsesEveryLane(t *testing.T) {
 	}, patience, time.Millisecond)
 	between.hold(false)
 	require.NoError(t, take(t, q, 1)[0].Err)
-	require.Equal(t, -1, content.Check(dst.Bytes(), 0, 0))
+	for i := range pieces {
+		require.Equal(t, -1, content.Check(dst.Bytes()[i*testBuffer:][:testBuffer], 0, 0))
+	}
 }

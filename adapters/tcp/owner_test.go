@@ -233,7 +233,7 @@ func responseOf(t testing.TB, c net.Conn) response {
 }
 
 func TestStalledPeersAreHungUpOn(t *testing.T) {
-	owner, mem := exposing(t, Config{StallTimeout: 50 * time.Millisecond})
+	owner, mem := exposing(t, Config{StallTimeout: 200 * time.Millisecond})
 	asker := listen(t, "asker", Config{})
 	_, token := grantPage(t, owner, stranger, 1)
 	full := frameOf(request{kind: kindWrite}, token[:], []segment{{off: testPage, len: testPage}})
@@ -265,12 +265,12 @@ func content0(off uint64) byte {
 
 // TestIdleConnectionsAreNotStalled waits for several looks of the watch.
 func TestIdleConnectionsAreNotStalled(t *testing.T) {
-	owner, _ := exposing(t, Config{StallTimeout: 20 * time.Millisecond})
+	owner, _ := exposing(t, Config{StallTimeout: 60 * time.Millisecond})
 	asker := listen(t, "asker", Config{})
 	l := dial(t, asker, owner)
-	looks := time.NewTicker(20 * time.Millisecond)
+	looks := time.NewTicker(60 * time.Millisecond)
 	defer looks.Stop()
-	for range 10 {
+	for range 5 {
 		<-looks.C
 	}
 	require.NoError(t, readInto(t, l, heap(t, 100), 0))

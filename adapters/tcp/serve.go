@@ -51,6 +51,7 @@ func newServed(t *Transport, c *net.TCPConn) (*served, error) {
 		return nil, err
 	}
 	s := &served{t: t, sock: sock}
+	s.idle.Store(true)
 	s.read.init(sock.raw.Read, s.readStep)
 	s.send.init(sock.raw.Write, func(fd int) (int, error) { return s.out.writev(fd) })
 	return s, nil
