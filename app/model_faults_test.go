@@ -360,6 +360,8 @@ func TestACancellationAtAnyCallLeavesNothingBehind(t *testing.T) {
 							for _, st := range s.beside {
 								require.Equal(t, ports.Hit, st, "who was not cancelled")
 							}
+							s.w.settle()
+							require.NoError(t, s.a.CheckIdleForTesting(), "the owner was not told, and waits for the reservation's end")
 						})
 					})
 				}

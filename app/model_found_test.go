@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,5 +92,23 @@ func TestUnitsThatCameWithTheLastWordGiveTheirSliceBack(t *testing.T) {
 		require.NotEqual(t, ports.StatusNone, b.getIn(ctx, 0, part("k", 0, 1000))[0].Status)
 		w.settle()
 		require.Zero(t, b.Stats().ArenaUsed)
+	})
+}
+
+func TestNoRowIsReservedForAnAskerThatHasLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		b.get(part("none", 0, 1)) // so that there is a link
+		var gate faults.Gate
+		a.fail(faults.Every("Transport", "Grant", faults.Verdict{Before: gate.Hold}))
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Millisecond, cancel)
+		for _, r := range b.putTo(ctx, "a", 0, 1000, 1, "k0", "k1") {
+			require.False(t, r.Status.OK(), "%v", r.Status)
+		}
+		a.fail()
+		gate.Open()
+		w.settle()
+		require.NoError(t, a.CheckIdleForTesting(), "a row that came behind the abort waits for its deadline")
 	})
 }

@@ -231,7 +231,7 @@ func (s *server) Complain(_ context.Context, from ports.Peer, held []domain.Gene
 }
 
 // Reserve makes pending slots that the asker may write.
-func (s *server) Reserve(_ context.Context, from ports.Peer, req *ports.ReserveRequest, out *ports.ReserveReply) error {
+func (s *server) Reserve(ctx context.Context, from ports.Peer, req *ports.ReserveRequest, out *ports.ReserveReply) error {
 	n := s.node()
 	if err := errJoin(checkRows("keys of a reserve", len(req.Keys)), checkColumn("versions", len(req.Versions), len(req.Keys)),
 		checkColumn("sizes", len(req.Sizes), len(req.Keys))); err != nil {
@@ -243,6 +243,9 @@ func (s *server) Reserve(_ context.Context, from ports.Peer, req *ports.ReserveR
 	}
 	out.Reset()
 	for i := range req.Keys {
+		if ctx.Err() != nil { // the asker has left, and its abort may have been here before the rest of the rows
+			return context.Cause(ctx)
+		}
 		r, status, err := n.reserve(from, req, i, via)
 		if err != nil {
 			return err
