@@ -119,6 +119,9 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		c.missing = held.AppendMissing(c.missing, s.Run)
 	}
+	if n.off.singleFlight {
+		claimed = &domain.Extents{}
+	}
 	for _, m := range c.missing {
 		c.runs = claimed.AppendMissing(c.runs, m)
 	}
@@ -128,7 +131,7 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 		for _, m := range c.missing {
 			joined += fl.overlap(m)
 		}
-		if joined == 0 {
+		if joined == 0 || n.off.singleFlight {
 			continue
 		}
 		fl.waiters = append(fl.waiters, waiter{q: c.q, tag: tagFlight | uint64(i)})

@@ -25,7 +25,8 @@ type Node struct {
 	regions []ports.Region // of the medium's buffers
 	page    uint64
 
-	sessionKeys int // maxSessionKeys; fewer in tests
+	sessionKeys int      // maxSessionKeys; fewer in tests
+	off         features // none is; tests show by it what each is worth
 
 	arenas   [2]*arena // get, put; nil: the route is off
 	peers    *peerTable
@@ -61,6 +62,9 @@ type Node struct {
 		free     []*getCall
 	}
 }
+
+// features are what a test build can turn off.
+type features struct{ singleFlight, dedupQueued, dedupRun bool }
 
 var _ ports.Pool = (*Node)(nil)
 

@@ -94,7 +94,7 @@ func (n *Node) pullLocked(v *view, f *fill) *pullJob {
 		v = f.view
 	}
 	key := pullKey{v.space, v.name}
-	if p.jobs[key] != nil {
+	if p.jobs[key] != nil && !n.off.dedupQueued {
 		n.counters.pullDeduped.Add(1)
 		return nil
 	}
@@ -197,7 +197,7 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 	}
 	committed, filling, _ := n.mu.table.Lookup(j.key.space, j.key.name)
 	switch {
-	case committed != 0: // by a reader, or by a put
+	case committed != 0 && !(n.off.dedupRun && j.fill == nil): // by a reader, or by a put
 		if j.fill == nil {
 			n.counters.pullDeduped.Add(1)
 		}
