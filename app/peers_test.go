@@ -367,6 +367,34 @@ func TestHolderOfAnotherVersionContributesNothingToAFillingSlot(t *testing.T) {
 	})
 }
 
+// TestCallsThatResolvedDifferentVersionsDoNotShareASlot: each asks another holder before there is a slot; the first to plan makes it.
+func TestCallsThatResolvedDifferentVersionsDoNotShareASlot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, c, b := w.three(place{Config: noPull})
+		require.Equal(t, ports.Stored, a.putAs("k", 0, objectSize).Status)
+		require.Equal(t, ports.Stored, c.putAs("k", 1, objectSize).Status)
+		only := func(id ports.PeerID) faults.Verdict {
+			return faults.Verdict{Edit: func(r any) {
+				h := r.(*ports.Holders)
+				h.Peers, h.Versions, h.End = []ports.PeerID{id}, make([]domain.Version, 1), []uint32{1}
+			}}
+		}
+		var g faults.Gate
+		b.fail(next(1, "Directory", "Holders", nil, only("a")), next(1, "Directory", "Holders", nil, only("c")), next(2, "PeerResolver", "Resolve", nil, holdAfter(&g)))
+		first := b.begin(t.Context(), 0, part("k", 0, 1_000))
+		synctest.Wait()
+		second := b.begin(t.Context(), 0, part("k", 100_000, 1_000))
+		synctest.Wait()
+		require.Equal(t, 2, g.Held())
+		g.Open()
+		require.Equal(t, ports.Hit, first.wait()[0].Status)
+		require.Equal(t, ports.Hit, second.wait()[0].Status)
+		require.NotEqual(t, first.check(), second.check())
+		require.EqualValues(t, 1, b.Stats().Downgrades[ports.DowngradeOtherVersion])
+		require.Equal(t, ports.Hit, b.get(part("k", 0, objectSize))[0].Status)
+	})
+}
+
 func TestMalformedAnswerToAResolveCostsThatPeersKeysOnly(t *testing.T) {
 	for _, lie := range faults.ResolveLies() {
 		t.Run(lie.Name, func(t *testing.T) {
