@@ -142,6 +142,7 @@ type getCall struct {
 	spans     []domain.Span
 	own       []domain.Range // of whole gets
 	flat      []domain.PageRef
+	into      []domain.Layout // the caller's regions
 	asking    []uint32
 	ready     []uint32
 	landed    []uint32
@@ -215,7 +216,7 @@ func (c *getCall) reset() {
 	clear(c.copyErrs)
 	clear(c.jobs)
 	clear(c.askNames)
-	c.keys, c.order, c.spans, c.own = c.keys[:0], c.order[:0], c.spans[:0], c.own[:0]
+	c.keys, c.order, c.spans, c.own, c.into = c.keys[:0], c.order[:0], c.spans[:0], c.own[:0], c.into[:0]
 	c.asking, c.ready, c.landed, c.arenaKeys = c.asking[:0], c.ready[:0], c.landed[:0], c.arenaKeys[:0]
 	c.cands, c.askNames, c.ops, c.units, c.rounds = c.cands[:0], c.askNames[:0], c.ops[:0], c.units[:0], c.rounds[:0]
 	c.landUnits, c.copies, c.copyErrs, c.jobs = c.landUnits[:0], c.copies[:0], c.copyErrs[:0], c.jobs[:0]
@@ -402,6 +403,9 @@ func (c *getCall) run(ctx context.Context) {
 func (c *getCall) flatTable() {
 	for len(c.flat) < len(c.regions)+1 {
 		c.flat = append(c.flat, domain.PageRef{Buffer: uint32(len(c.flat))})
+	}
+	for i := range c.regions {
+		c.into = append(c.into, domain.Flat(c.flat[i:i+1], c.regions[i].Region.Len()))
 	}
 }
 

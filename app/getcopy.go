@@ -88,8 +88,7 @@ func (c *getCall) addUnitCopies(u uint32) {
 // addCopies plans one range: a run of src, a layout over regions, to where the range says.
 func (c *getCall) addCopies(regions []ports.Region, src domain.Layout, run domain.Run, r domain.Range) {
 	dst := c.regions[r.Region].Region
-	flat := domain.Flat(c.flat[r.Region:r.Region+1], dst.Len())
-	err := domain.ForEachPair(src, run, flat, domain.Run{Off: r.RegionOff, Len: r.Len}, func(p domain.Pair) bool {
+	err := domain.ForEachPair(src, run, c.into[r.Region], domain.Run{Off: r.RegionOff, Len: r.Len}, func(p domain.Pair) bool {
 		c.copies = append(c.copies, ports.CopyOp{Dst: dst, DstOff: p.BOff, Src: regions[p.A], SrcOff: p.AOff, Len: p.Len})
 		return true
 	})

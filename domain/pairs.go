@@ -15,11 +15,21 @@ func ForEachPair(a Layout, ar Run, b Layout, br Run, emit func(Pair) bool) error
 	if ar.Len != br.Len {
 		return &RangeError{Reason: "the two sides differ in length", Value: br.Len, Limit: ar.Len}
 	}
-	if err := a.checkRun(ar); err != nil {
-		return err
+	if !a.holds(ar) || !b.holds(br) {
+		if err := a.checkRun(ar); err != nil {
+			return err
+		}
+		if err := b.checkRun(br); err != nil {
+			return err
+		}
 	}
-	if err := b.checkRun(br); err != nil {
-		return err
+	if len(a.Pages) == 1 && len(b.Pages) == 1 { // flat memory with flat memory or page = object: one pair, no walk
+		pa, pb := a.Pages[0], b.Pages[0]
+		p := Pair{A: pa.Buffer, B: pb.Buffer, AOff: uint64(pa.Page)*a.PageSize + ar.Off, BOff: uint64(pb.Page)*b.PageSize + br.Off, Len: ar.Len}
+		if !emit(p) {
+			return ErrEmitRefused
+		}
+		return nil
 	}
 	// Each side yields pieces that are maximal by themselves, so a pair ends only where one of the sides must.
 	aw, bw := a.walk(ar), b.walk(br)
