@@ -254,13 +254,25 @@ func (w *world) pass(d time.Duration) { <-time.After(d) }
 func (w *world) settle() {
 	w.t.Helper()
 	for _, n := range w.alive() {
-		for until := w.clock.Now().Add(2 * time.Minute); ; w.pass(time.Millisecond) {
-			s := n.Stats()
-			if s.Calls == 0 && s.PullWaiting == 0 && s.RevokesPending == 0 {
-				break
-			}
-			require.Less(w.t, w.clock.Now(), until, "%s does not come to rest: %d calls, %d pulls, %d revokes", n.id, s.Calls, s.PullWaiting, s.RevokesPending)
+		var s ports.Stats
+		w.await(func() bool {
+			s = n.Stats()
+			return s.Calls == 0 && s.PullWaiting == 0 && s.RevokesPending == 0
+		}, func() string {
+			return fmt.Sprintf("%s does not come to rest: %d calls, %d pulls, %d revokes", n.id, s.Calls, s.PullWaiting, s.RevokesPending)
+		})
+	}
+}
+
+// await looks at a condition ever less often, for two minutes.
+func (w *world) await(met func() bool, what func() string) {
+	w.t.Helper()
+	until := w.clock.Now().Add(2 * time.Minute)
+	for step := time.Millisecond; !met(); step = min(2*step, time.Second) {
+		if w.clock.Now() > until {
+			require.FailNow(w.t, what())
 		}
+		w.pass(step)
 	}
 }
 
@@ -290,13 +302,13 @@ func (w *world) end() {
 		require.NoError(w.t, n.Clear(context.Background()))
 	}
 	for _, n := range w.alive() {
-		for until := w.clock.Now().Add(2 * time.Minute); !w.lasting; w.pass(10 * time.Millisecond) {
-			s := n.Stats()
-			if s.Table.PagesFree == s.Table.PagesTotal && s.ArenaUsed == [2]uint64{} && s.RevokesPending == 0 {
-				break
-			}
-			require.Less(w.t, w.clock.Now(), until, "%s: %d of %d pages free, %v of the arenas used after a clear", n.id, s.Table.PagesFree, s.Table.PagesTotal, s.ArenaUsed)
-		}
+		var s ports.Stats
+		w.await(func() bool {
+			s = n.Stats()
+			return w.lasting || s.Table.PagesFree == s.Table.PagesTotal && s.ArenaUsed == [2]uint64{} && s.RevokesPending == 0
+		}, func() string {
+			return fmt.Sprintf("%s: %d of %d pages free, %v of the arenas used after a clear", n.id, s.Table.PagesFree, s.Table.PagesTotal, s.ArenaUsed)
+		})
 	}
 	for _, n := range w.alive() {
 		n.stop()
