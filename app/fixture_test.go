@@ -25,10 +25,7 @@ import (
 // namespace of every key, where a test has no reason for another.
 const namespace = "ns"
 
-const (
-	kib = uint64(1) << 10
-	mib = uint64(1) << 20
-)
+const kib = uint64(1) << 10
 
 // tb is what a world needs of its test; *testing.T and *rapid.T have it.
 type tb interface {
@@ -92,7 +89,7 @@ func newWorldOver(t tb, scatter bool, link *inproc.LinkModel) *world {
 	return w
 }
 
-// place is a node's options. The zero value is a node of 64 pages of 64 KiB with arenas of 1 MiB.
+// place is a node's options. The zero value is a node of 64 pages of 64 KiB with arenas of 256 KiB.
 type place struct {
 	app.Config
 	page, pages uint64 // of the medium
@@ -124,7 +121,7 @@ type node struct {
 func (w *world) node(id ports.PeerID, p place) *node {
 	w.t.Helper()
 	p.page, p.pages = orElse(p.page, 64*kib), orElse(p.pages, 64)
-	p.get, p.put = orElse(p.get, mib), orElse(p.put, mib)
+	p.get, p.put = orElse(p.get, 256*kib), orElse(p.put, 256*kib)
 	n := &node{w: w, id: id, place: p}
 	n.medium, n.arenas = w.memory(p)
 	n.start()
