@@ -21,9 +21,10 @@ generate: ## mocks, wire and proto (which needs protoc)
 	go tool wire ./inject
 	sh scripts/proto.sh
 
-bench: ## benchmarks beside the code, then the layer-wise workload at its published size
-	go test -run '^$$' -bench . ./...
-	go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 32 --ranks 1 --requests 3 --offload-ranks 0
+bench: ## benchmarks beside the code, the layer-wise workload, and the bars of speed as ratios; BARS=restore-1,mixed-4 runs these bars alone
+	@[ -n "$(BARS)" ] || go test -run '^$$' -bench . ./...
+	@[ -n "$(BARS)" ] || go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 32 --ranks 1 --requests 3 --offload-ranks 0
+	go run ./cmd/spanpool bench ratios $(if $(BARS),--bars $(BARS))
 
 e2e: ## the binaries, spoken to from outside
 	go test -count=1 -v ./e2e/...

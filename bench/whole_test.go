@@ -223,3 +223,24 @@ func TestCopiesWithoutAPlaceAreLeftWithTheCause(t *testing.T) {
 	require.ErrorIs(t, errs[0], context.DeadlineExceeded)
 	require.ErrorIs(t, errs[1], context.DeadlineExceeded)
 }
+
+// With --fill the medium is full before the first request and stays full: what comes in makes something else go.
+func TestTheMediumIsFullInTheSteadyState(t *testing.T) {
+	for _, fetch := range []FetchMode{FetchRanged, FetchWhole} {
+		r := newRealRun(t, fetch)
+		r.Fill = 2
+		var atEnd ports.Stats
+		open := func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+			c, err := OpenNodes(ctx, s)
+			if err == nil {
+				first, pool := c.Closers[0], c.Nodes[0].Pool
+				c.Closers[0] = func() error { atEnd = pool.Stats(); return first() }
+			}
+			return c, err
+		}
+		require.NoError(t, r.runOver(t, open), r.errs.String())
+		require.Positive(t, atEnd.Table.Doomed[domain.DoomEvicted])
+		require.Less(t, atEnd.Table.PagesFree*r.PageBytes, roundUp(r.Shape.LargestObject(), r.PageBytes)+r.PageBytes)
+		require.GreaterOrEqual(t, r.rows[0].Values[ColWireRange]+r.rows[0].Values[ColWireBackground], 4*r.setMiB())
+	}
+}
