@@ -15,6 +15,7 @@ import (
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest"
 )
 
 // shape is what one rank reads in one call: a few fragments of each of 32 objects.
@@ -100,6 +101,10 @@ func submitAll(b testing.TB, l *Link, batch *ports.Batch, q *ports.Completions, 
 		}
 	}
 	return done
+}
+
+func BenchmarkTransport(b *testing.B) {
+	porttest.BenchmarkTransport(b, openTransports(Config{}, -1, nil))
 }
 
 // BenchmarkWrite puts the same shapes into granted pages.

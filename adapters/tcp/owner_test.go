@@ -124,12 +124,22 @@ func TestHellosWithoutAProofGetNowhere(t *testing.T) {
 	works(t, asker, owner)
 }
 
-// TestAPeerThatDoesNotKnowTheKeyIsNoOwner has somebody else at the owner's address.
+// TestAPeerThatDoesNotKnowTheKeyIsNoOwner has somebody else at the owner's address, who takes any proof.
 func TestAPeerThatDoesNotKnowTheKeyIsNoOwner(t *testing.T) {
-	asker := listen(t, "asker", Config{})
-	f := newFakeOwner(t, func(k linkKey) linkKey { k[0] ^= 1; return k }, nil)
-	_, err := f.link(t, asker)
-	require.ErrorIs(t, err, ports.ErrPeer)
+	c, o := socketPair(t)
+	defer c.Close()
+	defer o.Close()
+	for _, end := range []net.Conn{c, o} {
+		require.NoError(t, end.SetDeadline(time.Now().Add(patience)))
+	}
+	go func() {
+		var b [helloBytes]byte
+		_, _ = io.ReadFull(o, b[:])
+		_, _ = o.Write(append([]byte{byte(accepted), version}, make([]byte, challengeBytes-2)...))
+		_, _ = io.ReadFull(o, b[:proofBytes])
+		_, _ = o.Write(append([]byte{byte(accepted)}, make([]byte, welcomeBytes-1)...))
+	}()
+	require.ErrorContains(t, introduce(c, linkKey{1}, laneHello{conns: 1}), "does not know the key")
 }
 
 func TestAnAnswerIsGoodForOneLinkAndOneOffer(t *testing.T) {
@@ -325,13 +335,30 @@ func TestAnswersNameWhatIsAdvertised(t *testing.T) {
 	require.Equal(t, []string{"localhost:" + port, "127.0.0.1:" + port, "[::1]:9"}, n.tcp().Addresses())
 }
 
-// TestTheFirstAddressThatWorksIsUsed has one before it where nobody listens.
+// TestTheFirstAddressThatWorksIsUsed has two before it: nobody listens at one, and the other swallows everything.
 func TestTheFirstAddressThatWorksIsUsed(t *testing.T) {
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, gone.Close())
-	owner, _ := exposing(t, Config{Advertise: []string{gone.Addr().String(), "127.0.0.1"}})
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // the kernel connects, and nobody speaks
+	require.NoError(t, err)
+	defer mute.Close()
+	owner, _ := exposing(t, Config{Advertise: []string{gone.Addr().String(), mute.Addr().String(), "127.0.0.1"}})
 	works(t, listen(t, "asker", Config{}), owner)
+}
+
+// TestWhatWasReadAheadIsAppliedUnderTheGrant revokes between the look at the token and the copy.
+func TestWhatWasReadAheadIsAppliedUnderTheGrant(t *testing.T) {
+	owner, mem := exposing(t, Config{})
+	id, token := grantPage(t, owner, stranger, 1)
+	seg := make([]byte, segmentBytes)
+	segment{off: testPage, len: 3}.encode(seg)
+	s := &served{t: owner.tcp(), in: &inbound{from: stranger, write: true}, buf: []byte{1, 2, 3}, w: 3, left: 3}
+	require.Equal(t, statusOK, s.aim(token[:], seg))
+	require.NoError(t, owner.Transport.Revoke(t.Context(), id, false))
+	require.NoError(t, s.apply())
+	require.Nil(t, s.under)
+	require.Equal(t, -1, content.Check(mem.Bytes(), 0, 0))
 }
 
 func TestATransportThatListensNowhereAnswersNobody(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/spanpool/spanpool/ports"
 )
@@ -67,13 +68,7 @@ type dialing struct {
 // all connects the first lane to the first address that works, and the others, at once, to the same.
 func (d *dialing) all(ctx context.Context) ([]*socket, error) {
 	socks := make([]*socket, d.conns)
-	var err error
-	var address string
-	for _, address = range d.answer.addresses {
-		if socks[0], err = d.one(ctx, address, 0); err == nil {
-			break
-		}
-	}
+	address, err := d.first(ctx, socks)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +86,22 @@ func (d *dialing) all(ctx context.Context) ([]*socket, error) {
 		}
 	}
 	return socks, err
+}
+
+// first connects one lane. Each address gets an even share of the time that is left, so that one that swallows everything does
+// not keep us from the next.
+func (d *dialing) first(ctx context.Context, socks []*socket) (address string, err error) {
+	end, _ := ctx.Deadline()
+	for i, address := range d.answer.addresses {
+		share := time.Until(end) / time.Duration(len(d.answer.addresses)-i)
+		ctx, cancel := context.WithTimeout(ctx, share)
+		socks[0], err = d.one(ctx, address, 0)
+		cancel()
+		if err == nil {
+			return address, nil
+		}
+	}
+	return "", err
 }
 
 func (d *dialing) one(ctx context.Context, address string, index int) (*socket, error) {

@@ -10,16 +10,20 @@ import (
 )
 
 // openTransports is a harness: the owner is behind a relay that holds everything when it is told to partition, and passes at most
-// so many bytes at once (0: any number).
+// so many bytes at once (0: any number; negative: there is no relay).
 func openTransports(cfg Config, piece int, wrap func(ports.Transport) ports.Transport) func(t testing.TB) *porttest.TransportHarness {
 	return func(t testing.TB) *porttest.TransportHarness {
 		c := cfg
 		c.Clock = newClock()
 		owner, asker, other := listen(t, "owner", c), listen(t, "asker", c), listen(t, "other", c)
 		nodes := map[*porttest.TransportEnd]*node{&owner.TransportEnd: owner, &asker.TransportEnd: asker, &other.TransportEnd: other}
-		between := newRelay(t, owner.cfg.Listen[0])
-		between.trickle(piece)
-		owner.behind(t, between)
+		var partition func(testing.TB, bool)
+		if piece >= 0 {
+			between := newRelay(t, owner.cfg.Listen[0])
+			between.trickle(piece)
+			owner.behind(t, between)
+			partition = func(_ testing.TB, on bool) { between.hold(on) }
+		}
 		for _, n := range nodes {
 			if wrap != nil {
 				n.wrap = wrap
@@ -30,7 +34,7 @@ func openTransports(cfg Config, piece int, wrap func(ports.Transport) ports.Tran
 			Clock: c.Clock, Owner: &owner.TransportEnd, Asker: &asker.TransportEnd, Other: &other.TransportEnd,
 			Memory:    heap,
 			Restart:   func(t testing.TB, e *porttest.TransportEnd) { nodes[e].restart(t) },
-			Partition: func(_ testing.TB, on bool) { between.hold(on) },
+			Partition: partition,
 		}
 	}
 }
