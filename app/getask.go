@@ -134,10 +134,10 @@ func (c *getCall) wish(k *getKey) domain.SlotWish {
 
 // coveredLocked reports whether a slot that is, or was, filling has the key's spans.
 func (c *getCall) coveredLocked(k *getKey, id domain.SlotID) bool {
-	if c.n.mu.table.Info(id).State == domain.SlotCommitted {
+	held := c.n.mu.table.Held(id)
+	if held == nil { // committed, and perhaps doomed since: its pages are whole for as long as it is pinned
 		return true
 	}
-	held := c.n.mu.table.Held(id)
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		if !held.Covers(s.Run) {
 			return false

@@ -108,7 +108,7 @@ type linkBatch struct {
 type copyJob struct {
 	key     uint32
 	unit    uint32 // noUnit: from the key's slot
-	install *fill
+	install *flight
 	lo, hi  uint32 // copies
 }
 

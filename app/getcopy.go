@@ -62,17 +62,17 @@ func (c *getCall) addUnitCopies(u uint32) {
 	a := n.arenas[getArena]
 	arena := domain.Flat(c.flat[:1], a.capacity)
 	at := c.rounds[unit.Round].off + unit.Off
-	if f := c.installFromArena(unit, k); f != nil {
+	if fl := c.installFromArena(unit, k); fl != nil {
 		lo := len(c.copies)
 		n.mu.Lock()
-		slot := n.mu.table.Layout(f.slot)
+		slot := n.mu.table.Layout(fl.fill.slot)
 		n.mu.Unlock()
 		err := domain.ForEachPair(slot, domain.Run{Len: k.size}, arena, domain.Run{Off: at, Len: k.size}, func(p domain.Pair) bool {
 			c.copies = append(c.copies, ports.CopyOp{Dst: n.regions[p.A], DstOff: p.AOff, Src: a.region, SrcOff: p.BOff, Len: p.Len})
 			return true
 		})
 		mustPlan(err)
-		c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, install: f, lo: uint32(lo), hi: uint32(len(c.copies))})
+		c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, install: fl, lo: uint32(lo), hi: uint32(len(c.copies))})
 	}
 	lo := len(c.copies)
 	for _, s := range c.spans[unit.First : unit.First+unit.Count] {
@@ -168,8 +168,8 @@ func (n *Node) admits(size uint64) bool {
 }
 
 // installFromArena reserves a slot for a unit that is the whole object in object order; nil when it is not, or may not be
-// installed, or is here already.
-func (c *getCall) installFromArena(u domain.Unit, k *getKey) *fill {
+// installed, or is here already. The copy is a flight: whoever wants the bytes meanwhile joins it.
+func (c *getCall) installFromArena(u domain.Unit, k *getKey) *flight {
 	n := c.n
 	whole := u.Len == k.size && u.Count == 1
 	cas := domain.LocalityCase{Route: domain.RouteArena, Whole: whole, CanInstall: n.canInstall() && c.mayInstall, Admits: n.admits(k.size)}
@@ -187,26 +187,15 @@ func (c *getCall) installFromArena(u domain.Unit, k *getKey) *fill {
 	if err != nil {
 		return nil
 	}
-	n.mu.table.Claimed(f.slot).Add(domain.Run{Len: k.size})
-	n.mu.table.Pin(f.slot)
-	return f
+	c.runs = append(c.runs[:0], domain.Run{Len: k.size})
+	return n.newFlightLocked(f, k.view, c.runs)
 }
 
-// installedLocked commits what was copied from the arena, or gives the slot up.
-func (c *getCall) installedLocked(f *fill, err error, now domain.Instant) {
-	n, t := c.n, c.n.mu.table
-	info := t.Info(f.slot)
-	all := domain.Run{Len: info.Size}
-	t.Claimed(f.slot).Remove(all)
-	switch {
-	case err != nil:
-		n.counters.installFailure(ports.InstallArenaFailed)
-		n.doomLocked(f.slot, domain.DoomFailed, now)
-	case info.State != domain.SlotFilling:
-		n.counters.installFailure(ports.InstallCommitRefused) // cleared or removed meanwhile
-	default:
-		t.Held(f.slot).Add(all)
-		n.installLocked(f, info, domain.LocalFromArena, now)
+// installedLocked lands what was copied from the arena, or gives the slot up. The bytes came in time, whenever the copy ended.
+func (c *getCall) installedLocked(fl *flight, err error, now domain.Instant) {
+	if err != nil {
+		c.n.counters.installFailure(ports.InstallArenaFailed)
+		c.n.doomLocked(fl.fill.slot, domain.DoomFailed, now)
 	}
-	t.Unpin(f.slot, now)
+	c.n.landLocked(fl, ports.Completion{Err: err}, domain.LocalFromArena, now)
 }

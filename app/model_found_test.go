@@ -112,3 +112,58 @@ func TestNoRowIsReservedForAnAskerThatHasLeft(t *testing.T) {
 		require.NoError(t, a.CheckIdleForTesting(), "a row that came behind the abort waits for its deadline")
 	})
 }
+
+func TestAJoinerOfASlotThatWasCommittedAndClearedIsServed(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		a.put(1000, "k")
+		b.put(1000, "here")
+		var ops, copies faults.Gate
+		b.fail(faults.Every("Link", "Op", faults.Verdict{After: ops.Hold}), faults.Every("Copier", "Copy", faults.Verdict{Before: copies.Hold}))
+		first := b.begin(context.Background(), 0, part("k", 0, 500))
+		synctest.Wait()
+		second := b.begin(context.Background(), 0, part("k", 500, 500))
+		synctest.Wait()
+		joiner := b.begin(context.Background(), 0, part("here", 0, 1000), part("k", 0, 500)) // is busy with a copy when its flight lands
+		synctest.Wait()
+		ops.Open()
+		synctest.Wait()
+		require.EqualValues(t, 2, b.committed())
+		require.NoError(t, b.Clear(context.Background()))
+		b.fail()
+		copies.Open()
+		for _, r := range []*reading{first, second, joiner} {
+			for _, out := range r.wait() {
+				require.Equal(t, ports.Hit, out.Status, "%v", out.Err)
+			}
+		}
+	})
+}
+
+func TestWhoWantsWhatIsBeingInstalledFromTheArenaJoinsIt(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.node("a", place{page: kib, pages: 4})
+		b := w.node("b", place{page: kib, pages: 4, Config: app.Config{FillingShare: 1}})
+		c := w.node("c", place{page: kib, pages: 4, Config: app.Config{FillingShare: 1}})
+		b.put(4000, "old")
+		a.put(4000, "k")
+		c.mustGet(ports.FromSlot, whole("old", 4000)) // takes a lease of it, so that b has no slot
+		var op, copies faults.Gate
+		b.fail(faults.Every("Link", "Op", faults.Verdict{After: op.Hold}), faults.Every("Copier", "Copy", faults.Verdict{Before: copies.Hold}))
+		first := b.begin(context.Background(), 0, parts("k", domain.Run{Len: 4000}))
+		synctest.Wait()
+		require.Equal(t, 1, op.Held())
+		w.pass(600 * time.Millisecond) // it ends
+		op.Open()
+		synctest.Wait()
+		require.EqualValues(t, 1, b.Stats().Table.Slots[domain.SlotFilling], "the install is under way")
+		second := b.begin(context.Background(), 0, part("k", 100, 50))
+		synctest.Wait()
+		b.fail()
+		begin := w.clock.Now()
+		copies.Open()
+		require.Equal(t, ports.Hit, first.wait()[0].Status)
+		require.Equal(t, ports.Hit, second.wait()[0].Status)
+		require.Less(t, w.clock.Now().Sub(begin), time.Second, "a call that nobody wakes ends by its own time")
+	})
+}

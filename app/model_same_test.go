@@ -34,12 +34,11 @@ var drawVariant = rapid.Custom(func(t *rapid.T) variant {
 
 // wireDue is what the links have to have carried, by a plain account of what was asked of whom.
 type wireDue struct {
-	asked    uint64 // bytes of every read by a node that has not put the object itself
-	partial  uint64 // the same, of first reads that do not tile
-	union    uint64 // each byte of them once per node
-	objects  uint64 // each object of them once per node
-	touched  map[[2]string]*domain.Extents
-	complete map[[2]string]bool
+	asked   uint64 // bytes of every read by a node that has not put the object itself
+	partial uint64 // the same, of first reads that do not tile
+	union   uint64 // each byte of them once per node
+	objects uint64 // each object of them once per node
+	touched map[[2]string]*domain.Extents
 }
 
 // read books one read of a node.
