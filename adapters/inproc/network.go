@@ -30,8 +30,8 @@ const (
 type Options struct {
 	Link   *LinkModel // nil: transfers are as fast as the copying, control calls as the server
 	Driver Driver     // of a modelled link
-	Clock  ports.Clock
-	// Clock is what deadlines and completions are told in: the one that the nodes have. nil: a monotonic clock.
+	// Clock tells deadlines and completions: the one that the nodes have. nil: a monotonic clock.
+	Clock ports.Clock
 }
 
 // Network joins the endpoints of one process.
