@@ -24,7 +24,7 @@ import (
 	peerv1 "github.com/spanpool/spanpool/proto/spanpool/peer/v1"
 )
 
-// reads answers resolves with rows of many pages, which name their row and the asker's key.
+// manyPages answers resolves with rows of many pages, which name their row and the asker's key.
 func manyPages(pagesEach int) porttest.Answers {
 	return porttest.Answers{Resolve: func(_ context.Context, _ ports.Peer, req *ports.ResolveRequest, out *ports.ResolveReply) error {
 		for i, k := range req.Keys {
@@ -342,10 +342,14 @@ func TestStopWaitsForCallsAndThenCutsThemOff(t *testing.T) {
 					return context.Cause(ctx)
 				}
 			}})
-			n := listen(t, "127.0.0.1:0", testConfig("owner", 2, testSecret), srv)
-			silent, err := net.Dial("tcp", n.addr) // never proves anything
-			require.NoError(t, err)
-			defer silent.Close()
+			cfg := testConfig("owner", 2, testSecret)
+			cfg.DialTimeout = time.Minute
+			n := listen(t, "127.0.0.1:0", cfg, srv)
+			if !patient {
+				silent, err := net.Dial("tcp", n.addr) // never proves anything, and is not waited for
+				require.NoError(t, err)
+				defer silent.Close()
+			}
 			c := newClient(t, testConfig("asker", 1, testSecret, Member{"owner", n.addr}))
 			answer := make(chan error, 1)
 			go func() { answer <- c.Complain(bounded(t), n.self, nil) }()

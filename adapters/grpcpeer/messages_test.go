@@ -423,8 +423,8 @@ func emptied(v reflect.Value) any {
 		return v.Interface()
 	}
 	var fields []any
-	for i := range v.NumField() {
-		fields = append(fields, emptied(v.Field(i)))
+	for _, field := range v.Fields() {
+		fields = append(fields, emptied(field))
 	}
 	return fields
 }

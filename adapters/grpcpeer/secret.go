@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
@@ -200,13 +199,13 @@ type askerCreds struct {
 	dials  *dials // is told how it ended
 }
 
-// ClientHandshake proves the secret within the time of ctx.
-func (a *askerCreds) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// ClientHandshake proves the secret. gRPC closes the connection when the time for it is over.
+func (a *askerCreds) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if len(a.secret) == 0 {
 		a.dials.ended(nil)
 		return &fresh{Conn: conn, dials: a.dials}, proven{}, nil
 	}
-	err := within(ctx, conn, func() error { return prove(conn, a.secret, a.self, a.to) })
+	err := prove(conn, a.secret, a.self, a.to)
 	a.dials.ended(err)
 	if err != nil {
 		_ = conn.Close()
@@ -288,15 +287,4 @@ func (b *begun) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return b.Conn.Read(p)
-}
-
-// within runs f, whose reads and writes of conn end with ctx.
-func within(ctx context.Context, conn net.Conn, f func() error) error {
-	past := time.Unix(1, 0)
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(past) })
-	err := f()
-	if !stop() {
-		return errors.Join(context.Cause(ctx), err)
-	}
-	return err
 }
