@@ -119,6 +119,7 @@ func (c *lane) sendingLocked(f *flight) bool {
 
 // transmit draws requests and sends them, until the link is dead.
 func (c *lane) transmit() {
+	defer c.letGo()
 	for {
 		n, payload, err := c.draw()
 		if err != nil {
@@ -137,6 +138,13 @@ func (c *lane) transmit() {
 			return
 		}
 	}
+}
+
+// letGo forgets the addresses that were to be sent.
+func (c *lane) letGo() {
+	c.out.Lock()
+	defer c.out.Unlock()
+	c.out.vec.reset()
 }
 
 // draw takes this lane's share of the queue and encodes it into frames. A write ends it: its payload follows its frame.

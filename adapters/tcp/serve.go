@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 )
 
 const (
@@ -167,6 +168,9 @@ func (s *served) room(n int) error {
 func (s *served) flush() error {
 	for s.out.left > 0 {
 		n, err := s.send.run()
+		if errors.Is(err, syscall.ETIMEDOUT) { // the kernel was quicker than the watch
+			return errStalled
+		}
 		if err != nil {
 			return gone(err)
 		}
