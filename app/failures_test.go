@@ -84,6 +84,30 @@ func TestAllPeersThatMayHoldAKeyAreAskedAtOnce(t *testing.T) {
 	})
 }
 
+// TestKeyThatWasAnsweredIsNotAskedForAgain takes in, in one step, another peer's word on a key and then the answer of its holder.
+func TestKeyThatWasAnsweredIsNotAskedForAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.node("a", place{})
+		c, d := w.node("c", place{}), w.node("d", place{})
+		b := w.node("b", place{Config: noPull})
+		c.put(1_000, "kc")
+		d.put(1_000, "kd")
+		var probe, resolve, op, copied faults.Gate
+		b.fail(when("PeerResolver", "Probe", peerIs("a"), hold(&probe)), when("PeerResolver", "Resolve", peerIs("d"), holdAfter(&resolve)),
+			when("Link", "Op", peerIs("c"), holdAfter(&op)), next(1, "Copier", "Copy", nil, hold(&copied)))
+		read := b.begin(t.Context(), 0, part("kd", 0, 1_000), part("kc", 0, 1_000))
+		for _, g := range []*faults.Gate{&op, &probe, &resolve, &copied} { // kc is copied out while the answers for kd come
+			synctest.Wait()
+			require.Equal(t, 1, g.Held())
+			g.Open()
+		}
+		for _, r := range read.wait() {
+			require.Equal(t, ports.Hit, r.Status, "%v", r.Err)
+		}
+		require.EqualValues(t, 2, b.faults.Count("PeerResolver", "Resolve"))
+	})
+}
+
 // TestSlowPeerDelaysOnlyItsOwnKeys: the others' keys are copied out before it answers; all of the call waits for it.
 func TestSlowPeerDelaysOnlyItsOwnKeys(t *testing.T) {
 	for _, r := range readers {
