@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -502,10 +503,10 @@ func (r *read) check() []int {
 func (w *world) requirePut(want want, res ports.Result, dsts [][]byte) int {
 	w.t.Helper()
 	all := w.putsOf(want.key)
-	var why string
+	var why strings.Builder
 	for j, p := range all {
 		if res.Size != p.size {
-			why += fmt.Sprintf("; put %d has %d bytes, the hit says %d", j, p.size, res.Size)
+			why.WriteString(fmt.Sprintf("; put %d has %d bytes, the hit says %d", j, p.size, res.Size))
 			continue
 		}
 		wrong := ""
@@ -522,9 +523,9 @@ func (w *world) requirePut(want want, res ports.Result, dsts [][]byte) int {
 		if wrong == "" {
 			return j
 		}
-		why += wrong
+		why.WriteString(wrong)
 	}
-	require.FailNow(w.t, "a hit with nobody's bytes", "%q, %v from %v: of %d puts none matches%s", want.key, res.Status, res.Source, len(all), why)
+	require.FailNow(w.t, "a hit with nobody's bytes", "%q, %v from %v: of %d puts none matches%s", want.key, res.Status, res.Source, len(all), why.String())
 	return -1
 }
 

@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrFailed is the class of runs that cannot be trusted or are not whole: a wrong or failed read or put, a counter that has
@@ -32,15 +33,11 @@ func checkBetween(flag string, value, lo, hi int) error {
 
 // CheckAvailable refuses a value that names something unknown, and one whose machinery is not there yet.
 func CheckAvailable(flag, value string, available []string, later ...string) error {
-	for _, a := range available {
-		if value == a {
-			return nil
-		}
+	if slices.Contains(available, value) {
+		return nil
 	}
-	for _, l := range later {
-		if value == l {
-			return badOption(flag, value, "not available yet; available: %s", join(available))
-		}
+	if slices.Contains(later, value) {
+		return badOption(flag, value, "not available yet; available: %s", join(available))
 	}
 	return badOption(flag, value, "unknown; available: %s", join(available))
 }

@@ -79,8 +79,8 @@ func markTime() (d time.Duration) {
 func hasPointers(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct:
-		for i := range t.NumField() {
-			if hasPointers(t.Field(i).Type) {
+		for field := range t.Fields() {
+			if hasPointers(field.Type) {
 				return true
 			}
 		}

@@ -72,7 +72,9 @@ const prefix = "SPANPOOL_"
 const fileVariable = prefix + "CONFIG"
 
 // others are the variables with the prefix that are no settings: the file's, and those of the tests.
-var others = []string{fileVariable, "SPANPOOL_REQUIRE", "SPANPOOL_E2E_HOSTS"}
+var others = []string{fileVariable, "SPANPOOL_REQUIRE"}
+
+const testsPrefix = prefix + "E2E_"
 
 func variable(environ []string, name string) string {
 	for _, e := range environ {
@@ -175,7 +177,7 @@ func loadEnvironment(environ []string, from map[string]origin) error {
 	}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, prefix) || slices.Contains(others, name) {
+		if !strings.HasPrefix(name, prefix) || strings.HasPrefix(name, testsPrefix) || slices.Contains(others, name) {
 			continue
 		}
 		key, known := byVariable[name]

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -144,11 +145,9 @@ func duration(field func(*Settings) *time.Duration) func(*Settings, string) erro
 
 func oneOf(field func(*Settings) *string, allowed ...string) func(*Settings, string) error {
 	return func(s *Settings, t string) error {
-		for _, a := range allowed {
-			if t == a {
-				*field(s) = t
-				return nil
-			}
+		if slices.Contains(allowed, t) {
+			*field(s) = t
+			return nil
 		}
 		return fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
 	}

@@ -236,7 +236,7 @@ func TestRunStopsWhenItIsAsked(t *testing.T) {
 	require.NotContains(t, out, secret)
 	require.Contains(t, out, `level=DEBUG msg="OnStart hook executed"`, "the container's events are there for who asks")
 	require.Contains(t, out, "msg=stopped")
-	for _, line := range strings.Split(out, "\n") {
+	for line := range strings.SplitSeq(out, "\n") {
 		require.False(t, strings.Contains(line, "level=INFO") && strings.Contains(line, "fx"), line)
 	}
 }
