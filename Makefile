@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench e2e
+.PHONY: help demo test check generate bench e2e e2e-hardware
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -28,3 +28,6 @@ bench: ## benchmarks beside the code, the layer-wise workload, and the bars of s
 
 e2e: ## the binaries, spoken to from outside
 	go test -count=1 -v ./e2e/...
+
+e2e-hardware: ## the same over this host's network address, or over hosts that ssh reaches (SPANPOOL_E2E_HOSTS=a,b), and what was not run
+	@sh scripts/e2e-hardware.sh

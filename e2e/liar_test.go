@@ -104,6 +104,7 @@ func (l *liar) pass(_ any, in grpc.ServerStream) error {
 // TestAPeerThatLiesHarmsNobody: about sizes, pages, versions, leases and the shape of its answers. A read of its keys fails or is
 // right, a key of another peer is read meanwhile, and with the truth told again everything is as before.
 func TestAPeerThatLiesHarmsNobody(t *testing.T) {
+	onLoopbackOnly(t, "the proxy knows no secret")
 	p := layOut(t, []string{"a", "b", "c"}, "--locality", "off")
 	b := p.nodes["b"]
 	honest := b.control
@@ -197,6 +198,7 @@ func TestAPeerThatLiesHarmsNobody(t *testing.T) {
 
 // TestTheSocketIsClosedToOtherUsers: the mode can be changed, and who calls is looked at all the same.
 func TestTheSocketIsClosedToOtherUsers(t *testing.T) {
+	onLoopbackOnly(t, "a socket has no place but its host")
 	if syscall.Geteuid() != 0 {
 		t.Skip("only root can call as another user")
 	}

@@ -44,8 +44,12 @@ type pool struct {
 
 // node is one serve process over all of its starts, at the same addresses.
 type node struct {
-	id, socket          string
+	id                  string
+	place               *place
+	socket              string // as this host reaches it, like http
 	control, data, http string
+	socketThere         string // as its own host has it, like httpThere
+	httpThere           string
 	args                []string // of this node alone
 
 	cmd    *exec.Cmd
@@ -80,17 +84,31 @@ func layOut(t *testing.T, ids []string, args ...string) *pool {
 	t.Helper()
 	p := &pool{t: t, dir: t.TempDir(), args: args, nodes: make(map[string]*node), ids: ids}
 	var held []net.Listener
-	free := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	free := func(address string) string {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 		require.NoError(t, err)
 		held = append(held, l)
 		return l.Addr().String()
 	}
-	for _, id := range ids {
-		p.nodes[id] = &node{id: id, socket: filepath.Join(p.dir, id), control: free(), data: free(), http: free()}
+	for i, id := range ids {
+		at := places[i%len(places)]
+		n := &node{id: id, place: at, socket: filepath.Join(p.dir, id), http: free("127.0.0.1")}
+		n.socketThere, n.httpThere = n.socket, n.http
+		if at.ssh == "" {
+			n.control, n.data = free(at.address), free(at.address)
+		} else {
+			n.control, n.data = net.JoinHostPort(at.address, somePort()), net.JoinHostPort(at.address, somePort())
+			n.socketThere, n.httpThere = at.dir+"/"+id+somePort(), "127.0.0.1:"+somePort()
+		}
+		p.nodes[id] = n
 	}
 	for _, l := range held {
 		require.NoError(t, l.Close())
+	}
+	for _, n := range p.nodes {
+		if n.place.ssh != "" {
+			n.tunnel(t)
+		}
 	}
 	t.Cleanup(p.end)
 	return p
@@ -109,9 +127,10 @@ func (p *pool) start(id string) *node {
 	p.t.Helper()
 	n := p.nodes[id]
 	n.log, n.ended = &log{}, make(chan struct{})
-	args := append([]string{"serve", "--node-id", id, "--listen", n.control, "--data-listen", n.data, "--http", n.http, "--socket", n.socket,
-		"--peers", p.peers(), "--dram-bytes", "16MiB", "--arena-get-bytes", "4MiB", "--arena-put-bytes", "4MiB"}, p.args...)
-	n.cmd = exec.Command(binary, append(args, n.args...)...)
+	args := append([]string{"serve", "--node-id", id, "--listen", n.control, "--data-listen", n.data, "--http", n.httpThere,
+		"--socket", n.socketThere, "--peers", p.peers(), "--dram-bytes", "16MiB", "--arena-get-bytes", "4MiB", "--arena-put-bytes", "4MiB",
+		"--secret-file", n.place.secretFile}, p.args...)
+	n.cmd = n.place.command(append(args, n.args...)...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	require.NoError(p.t, n.cmd.Start())
 	go func(c *exec.Cmd, ended chan struct{}) { _ = c.Wait(); close(ended) }(n.cmd, n.ended)
@@ -171,15 +190,10 @@ func (n *node) hasEnded() bool {
 	}
 }
 
-func (n *node) signal(t *testing.T, s syscall.Signal) {
-	t.Helper()
-	require.NoError(t, n.cmd.Process.Signal(s))
-}
-
 // kill is kill -9, and waits until the process is gone.
 func (n *node) kill(t *testing.T) {
 	t.Helper()
-	_ = n.cmd.Process.Kill()
+	n.signal(t, syscall.SIGKILL)
 	<-n.ended
 	_ = n.conn.Close()
 }
@@ -191,8 +205,9 @@ func (p *pool) end() {
 		if n.cmd == nil {
 			continue
 		}
-		_ = n.cmd.Process.Signal(syscall.SIGCONT)
-		_ = n.cmd.Process.Kill()
+		if !n.hasEnded() {
+			n.signal(p.t, syscall.SIGKILL) // a stopped process too
+		}
 		<-n.ended
 		if n.conn != nil {
 			_ = n.conn.Close()

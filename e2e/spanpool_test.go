@@ -31,6 +31,11 @@ func TestMain(m *testing.M) {
 	if out, err := exec.Command("go", "build", "-o", binary, "github.com/spanpool/spanpool/cmd/spanpool").CombinedOutput(); err != nil {
 		panic(fmt.Sprintf("go build: %v\n%s", err, out))
 	}
+	away, err := findPlaces(dir)
+	if err != nil {
+		panic(err)
+	}
+	defer away()
 	m.Run()
 }
 
