@@ -39,7 +39,7 @@ type scripted struct {
 	aborts   []ports.Key
 	flying   int
 	answer   func(peer ports.PeerID, req *ports.ResolveRequest, reply *ports.ResolveReply) // edits, under mu; nil: none
-	outcome  func(submitted) (err error, later time.Duration)                              // of an op, under mu; nil: at once, well
+	outcome  func(submitted) (later time.Duration, err error)                              // of an op, under mu; nil: at once, well
 	commit   func(k ports.Key) ports.CommitStatus
 }
 
@@ -237,7 +237,7 @@ func (s *scripted) submit(o submitted, q *ports.Completions) {
 	var err error
 	var later time.Duration
 	if s.outcome != nil {
-		err, later = s.outcome(o)
+		later, err = s.outcome(o)
 	}
 	end := func() {
 		s.mu.Lock()
@@ -356,7 +356,7 @@ func TestResolveIsCalledThoughTheArenaIsExhausted(t *testing.T) {
 		for _, key := range names {
 			s.put("a", key, rapid.Uint64Range(1, 4*kib).Draw(t, "size"))
 		}
-		s.outcome = func(submitted) (error, time.Duration) { return nil, time.Second }
+		s.outcome = func(submitted) (time.Duration, error) { return time.Second, nil }
 		all := []*reading{s.node.begin(t.Context(), 0, part("full", 0, 4*kib))}
 		synctest.Wait()
 		for _, key := range names {
@@ -417,7 +417,7 @@ func TestThereIsOnePullPerKeyAndEachByteIsAskedForOnce(t *testing.T) {
 			s.put(rapid.SampledFrom([]ports.PeerID{"a", "c"}).Draw(t, "owner"), key, rapid.Uint64Range(2, 20_000).Draw(t, "size"))
 		}
 		delay := time.Duration(rapid.IntRange(0, 50).Draw(t, "delay ms")) * time.Millisecond
-		s.outcome = func(submitted) (error, time.Duration) { return nil, delay }
+		s.outcome = func(submitted) (time.Duration, error) { return delay, nil }
 		var all []*reading
 		for range rapid.IntRange(1, 6).Draw(t, "reads") {
 			var wants []want
@@ -472,11 +472,11 @@ func TestWhatFailedIsAbortedAndNothingElseIs(t *testing.T) {
 		bad := rapid.SliceOfN(rapid.Bool(), len(names), len(names)).Draw(t, "writes that fail")
 		delay := time.Duration(rapid.IntRange(0, 20).Draw(t, "delay ms")) * time.Millisecond
 		said := rapid.SliceOfN(rapid.SampledFrom([]ports.CommitStatus{ports.CommitDone, ports.CommitExists, ports.CommitRefused}), len(names), len(names)).Draw(t, "commits")
-		s.outcome = func(o submitted) (error, time.Duration) {
+		s.outcome = func(o submitted) (time.Duration, error) {
 			if bad[o.op.Grant[0]-1] {
-				return errTest, delay
+				return delay, errTest
 			}
-			return nil, delay
+			return delay, nil
 		}
 		s.commit = func(k ports.Key) ports.CommitStatus { return said[slices.Index(names, k.Name)] }
 		out := s.node.putTo(t.Context(), "a", 0, rapid.Uint64Range(1, 9_000).Draw(t, "size"), 1, names...)
@@ -550,7 +550,7 @@ func TestRenewalRowsCarryHeld(t *testing.T) {
 			s.put("a", key, 50_000)
 		}
 		takes := time.Duration(rapid.IntRange(0, 1_200).Draw(t, "transfer ms")) * time.Millisecond
-		s.outcome = func(submitted) (error, time.Duration) { return nil, takes }
+		s.outcome = func(submitted) (time.Duration, error) { return takes, nil }
 		staleAt := rapid.IntRange(0, 12).Draw(t, "stale at resolve")
 		s.answer = func(_ ports.PeerID, req *ports.ResolveRequest, out *ports.ResolveReply) {
 			if len(s.resolves) == staleAt && !req.Held[0].IsZero() {
