@@ -17,7 +17,7 @@ import (
 //
 // A get reads what is local from the node, with no lock of its own. For what is missing it asks where the objects lie, and then
 // takes the lock for gets and keeps it over all of: the transfer of the whole objects into the arena, their install by one put
-// from the arena into the node, and the copies of the ranges asked for to the caller. A batch larger than the arena goes in
+// from the arena into the node, and, beside it, the copies of the ranges asked for to the caller. A batch larger than the arena goes in
 // several rounds under the same lock. A put to the owner reserves, then takes the lock for puts over the copy into the arena
 // and the transfer, and commits. The round trips that need no arena lie outside of the lock, which is kinder to the comparison
 // than the reference's own lock was; nothing is copied twice, and the caller's memory is reached straight from the arena.
@@ -295,10 +295,16 @@ func (f *wholeFetch) fetch(jobs []transferJob, of []int) {
 			f.out[i] = ports.Result{Status: ports.Hit, Source: ports.FromArena, Size: jobs[k].layout.Size, Fetched: jobs[k].layout.Size}
 		}
 	}
-	if f.w.install {
-		f.installAll(jobs, of, good)
-	}
-	f.copyOut(jobs, of, good)
+	// Both read the arena and nothing of each other, so neither waits for the other.
+	_ = inParallel(2, func(i int) error {
+		switch {
+		case i == 0:
+			f.copyOut(jobs, of, good)
+		case f.w.install:
+			f.installAll(jobs, of, good)
+		}
+		return nil
+	})
 }
 
 // installAll makes the fetched objects local by one put. One that has no room, or is there already, is a hit all the same.
