@@ -275,11 +275,14 @@ var (
 	manyParts = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 )
 
-// open begins a call. gRPC fails calls at once between its dials to a peer that was down; here such a call brings the next dial
-// forward, and has its outcome. cancel is that of ctx.
+// open begins a call. gRPC fails calls at once between its dials to a peer that was down, and with a dial that began before them; here
+// a call brings the next dial forward, and has the outcome of one that began after it. cancel is that of ctx.
 func (w *conn) open(ctx context.Context, cancel context.CancelCauseFunc, desc *grpc.StreamDesc, method string) (grpc.ClientStream, error) {
-	if w.cc.GetState() != connectivity.TransientFailure {
-		return w.cc.NewStream(ctx, desc, method)
+	if before := w.dials.begun(); w.cc.GetState() != connectivity.TransientFailure {
+		stream, err := w.cc.NewStream(ctx, desc, method)
+		if status.Code(err) != codes.Unavailable || w.dials.begun() > before {
+			return stream, err
+		}
 	}
 	unwatch := w.dials.watch(cancel)
 	defer unwatch()

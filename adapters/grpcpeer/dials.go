@@ -17,15 +17,22 @@ type dials struct {
 	timeout time.Duration
 	mu      struct { // guards both; a watcher is called without it
 		sync.Mutex
-		last     error // of the last dial; nil when it was good
+		last     error  // of the last dial; nil when it was good
+		begun    uint64 // dials, one after the other
 		watchers map[*watcher]struct{}
 	}
 }
 
-type watcher struct{ cancel context.CancelCauseFunc }
+type watcher struct {
+	cancel context.CancelCauseFunc
+	after  uint64 // what had begun before says nothing: the peer may have come up since
+}
 
 // dial resolves the address, tries what it finds, and returns the first connection.
 func (d *dials) dial(ctx context.Context, addr string) (net.Conn, error) {
+	d.mu.Lock()
+	d.mu.begun++
+	d.mu.Unlock()
 	dialer := net.Dialer{Timeout: d.timeout}
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -34,10 +41,17 @@ func (d *dials) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return conn, err
 }
 
-// watch cancels a wait when the next dial fails, or none has an end in time. The function that it returns ends the watch.
-func (d *dials) watch(cancel context.CancelCauseFunc) func() {
-	w := &watcher{cancel: cancel}
+// begun is the number of dials so far.
+func (d *dials) begun() uint64 {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.begun
+}
+
+// watch cancels a wait when a dial fails that begins from now on, or none has an end in time. The function that it returns ends the watch.
+func (d *dials) watch(cancel context.CancelCauseFunc) func() {
+	d.mu.Lock()
+	w := &watcher{cancel: cancel, after: d.mu.begun}
 	if d.mu.watchers == nil {
 		d.mu.watchers = map[*watcher]struct{}{}
 	}
@@ -54,16 +68,16 @@ func (d *dials) watch(cancel context.CancelCauseFunc) func() {
 
 // ended records how a dial or its handshake ended.
 func (d *dials) ended(err error) {
+	var told []*watcher
 	d.mu.Lock()
 	d.mu.last = err
-	watchers := d.mu.watchers
-	if err == nil {
-		watchers = nil // they have what they wait for
-	} else {
-		d.mu.watchers = nil
+	for w := range d.mu.watchers {
+		if err != nil && w.after < d.mu.begun {
+			told = append(told, w)
+		}
 	}
 	d.mu.Unlock()
-	for w := range watchers {
+	for _, w := range told {
 		w.cancel(fmt.Errorf("%w: %w", errDial, err))
 	}
 }

@@ -16,6 +16,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spanpool/spanpool/domain"
@@ -168,6 +169,9 @@ func serve[T, R any, Q named[T]](s *Server, st stream[T, R], answer func(ctx con
 	reply, err := answer(st.Context(), from, in)
 	if err != nil {
 		return asStatus(err)
+	}
+	if err := st.Context().Err(); err != nil {
+		return status.FromContextError(err).Err() // the asker's time is over: it gets no answer, not even one that came just so
 	}
 	for _, part := range reply {
 		if err := st.Send(part); err != nil {
