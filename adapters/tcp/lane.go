@@ -121,11 +121,11 @@ func (c *lane) sendingLocked(f *flight) bool {
 func (c *lane) transmit() {
 	defer c.letGo()
 	for {
-		n, payload, err := c.draw()
+		some, err := c.draw()
 		if err != nil {
 			return
 		}
-		if n == 0 {
+		if !some {
 			select {
 			case <-c.wake:
 				continue
@@ -133,7 +133,7 @@ func (c *lane) transmit() {
 				return
 			}
 		}
-		if err := c.sendAll(n, payload); err != nil {
+		if err := c.sendAll(); err != nil {
 			c.l.end(ports.ErrReset)
 			return
 		}
@@ -147,26 +147,29 @@ func (c *lane) letGo() {
 	c.out.vec.reset()
 }
 
-// draw takes this lane's share of the queue and encodes it into frames. A write ends it: its payload follows its frame.
-func (c *lane) draw() (n int, payload *flight, err error) {
+// draw takes this lane's share of the queue, encodes it into frames and points out at them. A write ends it: its payload follows
+// its frame.
+func (c *lane) draw() (some bool, err error) {
 	l := c.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.dead != nil {
-		return 0, nil, l.mu.dead
+		return false, l.mu.dead
 	}
 	share := max(chunkBytes, l.mu.backlog/uint64(len(l.lanes)))
 	var taken uint64
+	n := 0
 	for l.mu.head != nil && taken < share && c.count < maxFlights && c.asked < window && n+maxFrame <= len(c.frames) {
 		f, size := c.cut(l.mu.head, c.frames[n:])
 		n += size
 		taken += uint64(f.bytes)
 		if f.dir == ports.Write {
-			c.startPayload(f, n)
-			return n, f, nil
+			c.aimOut(n, f)
+			return true, nil
 		}
 	}
-	return n, nil, nil
+	c.aimOut(n, nil)
+	return n > 0, nil
 }
 
 // cut makes the next request of an op and encodes it. Precondition: Link.mu is held.
@@ -206,13 +209,15 @@ func (c *lane) cut(o *op, b []byte) (*flight, int) {
 	return f, at
 }
 
-// startPayload points out at a write's payload, behind the n bytes of frames. Precondition: Link.mu is held.
-func (c *lane) startPayload(f *flight, n int) {
+// aimOut points out at n bytes of frames and the payload of the write that is last among them. Precondition: Link.mu is held.
+func (c *lane) aimOut(n int, last *flight) {
 	c.out.Lock()
 	defer c.out.Unlock()
 	c.out.vec.add(c.frames[:n])
-	f.addTo(&c.out.vec)
-	c.out.id, c.out.left = f.id, c.out.vec.left
+	if last != nil {
+		last.addTo(&c.out.vec)
+		c.out.id, c.out.left = last.id, c.out.vec.left
+	}
 }
 
 // addTo appends the memory of a flight. Precondition: it has its op, which cannot end meanwhile.
@@ -227,25 +232,16 @@ func (f *flight) addTo(v *vec) {
 	}
 }
 
-// sendAll sends n bytes of frames, and a write's payload, which is all in out by then.
-func (c *lane) sendAll(n int, payload *flight) error {
-	if payload == nil {
-		c.out.Lock()
-		c.out.vec.add(c.frames[:n])
-		c.out.Unlock()
-	}
+// sendAll sends what out points at.
+func (c *lane) sendAll() error {
 	for {
 		if _, err := c.send.run(); err != nil {
 			return err
 		}
 		if c.sent() {
-			break
+			return nil
 		}
 	}
-	if payload != nil {
-		c.l.payloadSent(c)
-	}
-	return nil
 }
 
 // sent clears out when all of it has been.
@@ -270,18 +266,6 @@ func (c *lane) sendStep(fd int) (int, error) {
 	n, err := c.out.vec.writev(fd)
 	c.out.left = max(c.out.left-n, 0)
 	return n, err
-}
-
-// payloadSent completes writes that were cancelled while a request of theirs was half sent.
-func (l *Link) payloadSent(c *lane) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range c.count {
-		f := c.flight(i)
-		if f.op != nil && f.op.err == ports.ErrCancelled {
-			l.cancelLocked(f.op, l.t.cfg.Clock.Now())
-		}
-	}
 }
 
 // receive takes responses until the link is dead.

@@ -255,8 +255,8 @@ func (l *Link) disownLocked(o *op, how func(*lane, *flight) bool) {
 	}
 }
 
-// Cancel completes what it can at once: reads, and writes of which no request is half sent; the others when that is sent. What
-// arrives for them is thrown away.
+// Cancel completes what it can at once: reads, whose bytes are thrown away when they come, and writes of which no request is half
+// sent. The others complete when the owner has answered that one.
 func (l *Link) Cancel(q *ports.Completions, tags []uint64) {
 	named := make(map[uint64]struct{}, len(tags))
 	for _, t := range tags {
