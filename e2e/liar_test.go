@@ -204,7 +204,7 @@ func TestTheSocketIsClosedToOtherUsers(t *testing.T) {
 	}
 	p := newPool(t, []string{"a"})
 	a := p.nodes["a"]
-	require.NoError(t, exec.Command("chmod", "777", p.dir, a.socket).Run())
+	require.NoError(t, exec.Command("chmod", "777", filepath.Dir(p.dir), p.dir, a.socket).Run())
 	require.NoError(t, exec.Command("chmod", "755", filepath.Dir(binary)).Run())
 	as := func(uid uint32) (string, error) {
 		c := exec.Command(binary, "ctl", "--socket", a.socket, "--timeout", "5s", "status")
@@ -218,6 +218,7 @@ func TestTheSocketIsClosedToOtherUsers(t *testing.T) {
 	out, err = as(nobody)
 	require.Error(t, err)
 	require.Contains(t, out, "unavailable", "it cannot even say hello")
+	require.NotContains(t, out, "permission denied", "it was the mode that kept it away")
 	require.Equal(t, "a", nodeStatus(t, a).GetNode(), "and the others go on")
 }
 

@@ -14,8 +14,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
+	peerv1 "github.com/spanpool/spanpool/proto/spanpool/peer/v1"
 )
 
 func TestThreeNodesServeRangesOfEachOthersObjects(t *testing.T) {
@@ -384,9 +387,25 @@ func TestAWrongSecretIsRefusedAndSeen(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, stored, r.GetStatus())
 	}
+	require.ErrorContains(t, stranger(t, p.nodes["a"]), "secret", "a call that proves nothing")
+	require.NoError(t, stranger(t, p.nodes["none"]), "without a secret there is nothing to prove: the call above was a good one")
 	for _, n := range p.nodes {
 		require.NotContains(t, n.log.String(), "the secret that", "the secret is in the log")
 	}
+}
+
+// stranger says hello to a node as a program of its own, and proves nothing.
+func stranger(t *testing.T, n *node) error {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+n.control, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	s, err := peerv1.NewPeerClient(conn).Hello(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.Send(&peerv1.HelloRequest{Ends: &peerv1.Ends{From: &peerv1.Start{Id: "stranger", Incarnation: 1}, To: &peerv1.Start{Id: n.id}}, Protocol: 1}))
+	require.NoError(t, s.CloseSend())
+	_, err = s.Recv()
+	return err
 }
 
 // TestABlackHoleLeavesTheOthersKeysAlone: a peer that is stopped takes connections and answers nothing.
