@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,14 +43,13 @@ func resultOf(key string, r *enginev1.Result) keyResult {
 	return out
 }
 
-// errNot is the class of answers that are no.
-var errNot = errors.New("not all is so")
-
+// err is what became of a key that was not put or got.
 func (r keyResult) err(verb string) error {
-	if r.Reason == "" {
-		return fmt.Errorf("%s %q: %s: %w", verb, r.Key, r.Status, errNot)
+	text := fmt.Sprintf("%s %q: %s", verb, r.Key, r.Status)
+	if r.Reason != "" {
+		text += ": " + r.Reason
 	}
-	return fmt.Errorf("%s %q: %s: %s", verb, r.Key, r.Status, r.Reason)
+	return errors.New(text)
 }
 
 func (f *ctl) newPut() *cobra.Command {
@@ -84,7 +84,7 @@ func (f *ctl) newPut() *cobra.Command {
 func source(stdin io.Reader, name string) (io.ReadCloser, uint64, error) {
 	if name == "-" {
 		b, err := io.ReadAll(stdin)
-		return io.NopCloser(strings.NewReader(string(b))), uint64(len(b)), err
+		return io.NopCloser(bytes.NewReader(b)), uint64(len(b)), err
 	}
 	file, err := os.Open(name)
 	if err != nil {
@@ -272,7 +272,7 @@ func (f *ctl) newExists() *cobra.Command {
 				return err
 			}
 			if missing > 0 {
-				return fmt.Errorf("%d of %d keys are not there, the first %d are: %w", missing, len(a), reply.GetLeading(), errNot)
+				return fmt.Errorf("%d of %d keys are not there, the first %d are", missing, len(a), reply.GetLeading())
 			}
 			return nil
 		}),
@@ -307,7 +307,7 @@ func (f *ctl) newRemove() *cobra.Command {
 				return err
 			}
 			if len(silent) > 0 {
-				return fmt.Errorf("peers that may still have copies did not answer: %s: %w", strings.Join(silent, ", "), errNot)
+				return fmt.Errorf("peers that may still have copies did not answer: %s", strings.Join(silent, ", "))
 			}
 			return nil
 		}),
