@@ -15,8 +15,9 @@ import (
 	"github.com/spanpool/spanpool/ports/porttest/content"
 )
 
-// Mixed is the options of gets and puts at once. Every call moves one object between the two nodes: nothing becomes local at
-// the reader, so that all bytes go through its arenas. The fields are named after the flags.
+// Mixed is the options of gets and puts at once. A get reads a range of an object that its thread walks in a session, a put
+// stores an object. Nothing becomes local at the reader, so that all bytes go through its arenas. The fields are named after
+// the flags.
 type Mixed struct {
 	Threads     []int // one row each: so many get, and so many put
 	CallBytes   uint64
@@ -50,7 +51,7 @@ func (o *Mixed) Check() error {
 		flag          string
 		value, lo, hi int
 	}{
-		{"--calls", o.Calls, 1, maxRequests},
+		{"--calls", o.Calls, 1, domain.MaxPutRanges},
 		{"--rounds", o.Rounds, 1, maxRequests},
 		{"--scratch-mib", o.ScratchMiB, 1, maxMiB},
 		{"--runs", o.Runs, 1, maxRuns},
@@ -117,14 +118,16 @@ type mixedRun struct {
 // mixedThread calls again and again. Its memory has a place for each call of a round, with guards around, so that all of them
 // can be checked when the round is over.
 type mixedThread struct {
-	mem    *buffer
-	stride uint64
-	calls  []mixedCall
-	took   time.Duration // of the round's calls, from the gate on
+	mem     *buffer
+	stride  uint64
+	session ports.SessionID // of one that gets
+	calls   []mixedCall
+	took    time.Duration // of the round's calls, from the gate on
 }
 
 type mixedCall struct {
 	name string
+	at   uint64 // where in the object the call's bytes are
 	get  ports.GetBatch
 	put  ports.PutBatch
 	out  [1]ports.Result
@@ -165,7 +168,9 @@ func (r *mixedRun) stride() uint64 { return roundUp(r.o.CallBytes, guardBytes) +
 func (r *mixedRun) objectRoom() uint64 { return roundUp(r.o.CallBytes, defaultPageBytes) }
 
 func (r *mixedRun) ownerBytes() uint64 {
-	return times(r.objectRoom(), 2, uint64(r.threads), uint64(r.o.Calls))
+	read := roundUp(times(r.o.CallBytes, uint64(r.o.Calls)), defaultPageBytes)
+	put := times(r.objectRoom(), uint64(r.o.Calls))
+	return times(read+put, uint64(r.threads))
 }
 
 func (r *mixedRun) needs() []MemoryNeed {
@@ -194,12 +199,15 @@ func (r *mixedRun) spec() ClusterSpec {
 func (r *mixedRun) close() error {
 	var errs []error
 	for _, t := range append(r.getters, r.putters...) {
+		if t.session != 0 {
+			errs = append(errs, r.cluster.Nodes[0].Pool.CloseRead(t.session))
+		}
 		errs = append(errs, t.mem.close())
 	}
 	return errors.Join(errs...)
 }
 
-// prepare makes the threads and seeds what is read: each call of each thread has an object of its own.
+// prepare makes the threads and seeds what is read: each thread has an object of its own, and each of its calls a part of it.
 func (r *mixedRun) prepare(ctx context.Context) error {
 	for range r.threads {
 		for _, list := range []*[]*mixedThread{&r.getters, &r.putters} {
@@ -211,20 +219,32 @@ func (r *mixedRun) prepare(ctx context.Context) error {
 			*list = append(*list, t)
 		}
 	}
-	return inParallel(r.threads, func(i int) error {
-		for c := range r.o.Calls {
-			name := fmt.Sprintf("get/t%d/c%d", i, c)
-			b := r.getters[i].place(c, r.o.CallBytes)
-			if err := r.limiter.Do(ctx, func() { content.Fill(b, contentKey(name), 0) }); err != nil {
-				return err
-			}
-			if res := r.cluster.Nodes[1].Pool.Put(ctx, namespace, name, ports.HostRegionOf(b)); res.Status != ports.Stored {
-				return fmt.Errorf("seed key %q: status %s, want %s", namespace+"/"+name, res.Status, ports.Stored)
-			}
-			r.getters[i].get(c, name, r.o.CallBytes)
+	return inParallel(r.threads, func(i int) error { return r.seed(ctx, i) })
+}
+
+// seed puts the object that thread i walks, a put-range for each call, and lays its calls out.
+func (r *mixedRun) seed(ctx context.Context, i int) error {
+	t, n := r.getters[i], r.o.CallBytes
+	name := fmt.Sprintf("get/t%d", i)
+	var err error
+	if t.session, err = r.cluster.Nodes[0].Pool.OpenRead(ctx, namespace); err != nil {
+		return err
+	}
+	put := ports.PutBatch{Namespace: namespace, Keys: []string{name}, Sizes: []uint64{n * uint64(r.o.Calls)}, End: []uint32{uint32(r.o.Calls)},
+		Regions: []ports.Memory{{Region: t.mem.region()}}}
+	for c := range r.o.Calls {
+		at := uint64(c) * n
+		if err := r.limiter.Do(ctx, func() { content.Fill(t.place(c, n), contentKey(name), at) }); err != nil {
+			return err
 		}
-		return nil
-	})
+		put.Ranges = append(put.Ranges, domain.Range{Off: at, Len: n, RegionOff: t.off(c)})
+		t.get(c, name, n)
+	}
+	var out [1]ports.Result
+	if err := r.cluster.Nodes[1].Pool.BatchPutRanges(ctx, &put, out[:]); err != nil || out[0].Status != ports.Stored {
+		return fmt.Errorf("seed key %q: status %s, want %s, error %w", namespace+"/"+name, out[0].Status, ports.Stored, errors.Join(err, out[0].Err))
+	}
+	return nil
 }
 
 func (t *mixedThread) off(call int) uint64 { return guardBytes + uint64(call)*t.stride }
@@ -233,8 +253,9 @@ func (t *mixedThread) off(call int) uint64 { return guardBytes + uint64(call)*t.
 func (t *mixedThread) place(call int, n uint64) []byte { return t.mem.b[t.off(call) : t.off(call)+n] }
 
 func (t *mixedThread) get(call int, name string, n uint64) {
-	t.calls[call] = mixedCall{name: name, get: ports.GetBatch{Namespace: namespace, Keys: []string{name}, End: []uint32{1},
-		Ranges: []domain.Range{{Len: n, RegionOff: t.off(call)}}, Regions: []ports.Memory{{Region: t.mem.region()}}}}
+	at := uint64(call) * n
+	t.calls[call] = mixedCall{name: name, at: at, get: ports.GetBatch{Namespace: namespace, Keys: []string{name}, End: []uint32{1},
+		Ranges: []domain.Range{{Off: at, Len: n, RegionOff: t.off(call)}}, Regions: []ports.Memory{{Region: t.mem.region()}}, Session: t.session}}
 }
 
 func (t *mixedThread) put(call int, name string, n uint64, to ports.PeerID) {
@@ -364,7 +385,7 @@ func (r *mixedRun) checkGet(ctx context.Context, t *mixedThread, c int) bool {
 	at, before, behind := -1, -1, -1
 	off := t.off(c)
 	err := r.limiter.Do(ctx, func() {
-		at = content.Check(t.place(c, r.o.CallBytes), contentKey(k.name), 0)
+		at = content.Check(t.place(c, r.o.CallBytes), contentKey(k.name), k.at)
 		before = content.CheckPoison(t.mem.b[off-guardBytes : off])
 		behind = content.CheckPoison(t.mem.b[off+r.o.CallBytes : off+t.stride])
 	})

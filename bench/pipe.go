@@ -136,9 +136,10 @@ func (l *located) good(now domain.Instant) bool { return now.Add(leaseMargin) <=
 // leaseMargin is half of the default lease.
 const leaseMargin = 250 * time.Millisecond
 
-// transferJob is one whole object between the peer's pages and flat local memory.
+// transferJob is a run of an object between the peer's pages and flat local memory.
 type transferJob struct {
 	layout domain.Layout
+	run    domain.Run
 	at     uint64 // in the local region
 	token  ports.GrantToken
 }
@@ -151,7 +152,7 @@ func (p *pipe) transfer(dir ports.Direction, why ports.Purpose, local ports.Regi
 	deadline := p.clock.Now().Add(pipeOpBound)
 	for i, j := range jobs {
 		op := ports.Op{Tag: uint64(i), First: uint32(len(b.Segments)), Purpose: why, Dir: dir, Grant: j.token, Deadline: deadline}
-		err := domain.ForEachPair(j.layout, domain.Run{Len: j.layout.Size}, flat, domain.Run{Off: j.at, Len: j.layout.Size}, func(x domain.Pair) bool {
+		err := domain.ForEachPair(j.layout, j.run, flat, domain.Run{Off: j.at, Len: j.run.Len}, func(x domain.Pair) bool {
 			b.Segments = append(b.Segments, ports.Segment{Remote: x.A, RemoteOff: x.AOff, Local: local, LocalOff: x.BOff, Len: x.Len})
 			return true
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/inproc"
@@ -22,10 +23,12 @@ import (
 // and the transfer, and commits. The round trips that need no arena lie outside of the lock, which is kinder to the comparison
 // than the reference's own lock was; nothing is copied twice, and the caller's memory is reached straight from the arena.
 //
-// With the shared arena there is one arena and one lock for both directions.
+// With the shared arena there is one arena and one lock for both directions. With the node's locality off, as for bench mixed,
+// it is the structure alone that is compared: the ranges asked for are fetched, not the objects, and nothing is installed.
 type whole struct {
 	ports.Pool // the node without peers; what is not defined below asks it, and it alone
 	install    bool
+	found      sync.Map // of name: located, while its lease is good
 	pipe       *pipe
 	copier     ports.Copier
 	gets, puts *lockedArena // the same one when it is shared
@@ -201,13 +204,46 @@ func (f *wholeFetch) rangesOf(i int) []domain.Range {
 
 // locate finds where keys lie at the owner. It reports false when the owner did not answer: all of them have failed.
 func (f *wholeFetch) locate(keys []int) bool {
-	found, err := f.w.pipe.locate(f.ctx, f.names(keys))
+	found, err := f.w.locate(f.ctx, f.names(keys))
 	if err != nil {
-		f.fail(keys, ports.PeerUnavailable, err)
+		f.fail(keys, unanswered(f.ctx), err)
 		return false
 	}
 	f.found = found
 	return true
+}
+
+// locate asks the owner for what is not known by a lease that is good.
+func (w *whole) locate(ctx context.Context, names []string) ([]located, error) {
+	found := make([]located, len(names))
+	now := w.pipe.clock.Now()
+	known := true
+	for i, name := range names {
+		l, ok := w.found.Load(name)
+		if known = known && ok; !known {
+			break
+		}
+		found[i] = l.(located)
+		known = found[i].good(now)
+	}
+	if known {
+		return found, nil
+	}
+	found, err := w.pipe.locate(ctx, names)
+	for i := range found {
+		if found[i].status == ports.KeyHere {
+			w.found.Store(names[i], found[i])
+		}
+	}
+	return found, err
+}
+
+// unanswered is what a control call without an answer amounts to.
+func unanswered(ctx context.Context) ports.Status {
+	if ctx.Err() != nil {
+		return ports.Cancelled
+	}
+	return ports.PeerUnavailable
 }
 
 func (f *wholeFetch) names(keys []int) []string {
@@ -228,7 +264,9 @@ func (f *wholeFetch) fail(keys []int, s ports.Status, err error) {
 func (f *wholeFetch) roundEnd(lo int) int {
 	var sum uint64
 	for hi := lo; hi < len(f.missing); hi++ {
-		sum += roundUp(f.found[hi].layout.Size, domain.ArenaAlign)
+		for _, r := range f.runs(hi) {
+			sum += roundUp(r.Len, domain.ArenaAlign)
+		}
 		if sum > f.w.gets.region.Len() {
 			return max(hi, lo+1)
 		}
@@ -236,14 +274,26 @@ func (f *wholeFetch) roundEnd(lo int) int {
 	return len(f.missing)
 }
 
+// runs is what is fetched of a missing key: the object, or the ranges asked for.
+func (f *wholeFetch) runs(j int) []domain.Run {
+	if f.w.install {
+		return []domain.Run{{Len: f.found[j].layout.Size}}
+	}
+	var runs []domain.Run
+	for _, r := range f.rangesOf(f.missing[j]) {
+		runs = append(runs, domain.Run{Off: r.Off, Len: r.Len})
+	}
+	return runs
+}
+
 // round fetches, installs and copies out the keys [lo, hi). A lease that would end meanwhile is asked for again.
 func (f *wholeFetch) round(lo, hi int) {
 	keys := f.missing[lo:hi]
 	for j := lo; j < hi; j++ {
 		if !f.found[j].good(f.w.pipe.clock.Now()) {
-			again, err := f.w.pipe.locate(f.ctx, f.names(keys))
+			again, err := f.w.locate(f.ctx, f.names(keys))
 			if err != nil {
-				f.fail(keys, ports.PeerUnavailable, err)
+				f.fail(keys, unanswered(f.ctx), err)
 				return
 			}
 			copy(f.found[lo:hi], again)
@@ -255,16 +305,22 @@ func (f *wholeFetch) round(lo, hi int) {
 	at := uint64(0)
 	for j, i := range keys {
 		l := &f.found[lo+j]
+		var need uint64
+		for _, r := range f.runs(lo + j) {
+			need += roundUp(r.Len, domain.ArenaAlign)
+		}
 		switch size := l.layout.Size; {
 		case l.status != ports.KeyHere:
 			f.fail(keys[j:j+1], ports.NotFound, nil)
-		case size > f.w.gets.region.Len():
-			f.fail(keys[j:j+1], ports.TooLarge, fmt.Errorf("object of %d bytes, arena of %d", size, f.w.gets.region.Len()))
 		case !inside(f.rangesOf(i), size):
 			f.fail(keys[j:j+1], ports.Invalid, fmt.Errorf("range past the %d bytes of the object: %w", size, domain.ErrInvalid))
+		case need > f.w.gets.region.Len():
+			f.fail(keys[j:j+1], ports.TooLarge, fmt.Errorf("%d bytes of an object, arena of %d", need, f.w.gets.region.Len()))
 		default:
-			jobs, of = append(jobs, transferJob{layout: l.layout, at: at}), append(of, lo+j)
-			at += roundUp(size, domain.ArenaAlign)
+			for _, r := range f.runs(lo + j) {
+				jobs, of = append(jobs, transferJob{layout: l.layout, run: r, at: at}), append(of, lo+j)
+				at += roundUp(r.Len, domain.ArenaAlign)
+			}
 		}
 	}
 	f.fetch(jobs, of)
@@ -282,7 +338,9 @@ func inside(ranges []domain.Range, size uint64) bool {
 // fetch moves the jobs' objects into the arena, and on from there. of is their places in missing.
 func (f *wholeFetch) fetch(jobs []transferJob, of []int) {
 	errs, seen := f.w.pipe.transfer(ports.Read, ports.PurposeGet, f.w.gets.region, jobs)
-	var good []int
+	for _, j := range of {
+		f.out[f.missing[j]] = ports.Result{Status: ports.Hit, Source: ports.FromArena, Size: f.found[j].layout.Size}
+	}
 	for k, j := range of {
 		i := f.missing[j]
 		switch {
@@ -291,8 +349,13 @@ func (f *wholeFetch) fetch(jobs []transferJob, of []int) {
 		case seen[k] > f.found[j].until:
 			f.fail([]int{i}, ports.Late, nil)
 		default:
+			f.out[i].Fetched += jobs[k].run.Len
+		}
+	}
+	var good []int
+	for k, j := range of {
+		if f.out[f.missing[j]].Status == ports.Hit {
 			good = append(good, k)
-			f.out[i] = ports.Result{Status: ports.Hit, Source: ports.FromArena, Size: jobs[k].layout.Size, Fetched: jobs[k].layout.Size}
 		}
 	}
 	// Both read the arena and nothing of each other, so neither waits for the other.
@@ -323,7 +386,10 @@ func (f *wholeFetch) copyOut(jobs []transferJob, of, good []int) {
 	for _, k := range good {
 		i := f.missing[of[k]]
 		for _, r := range f.rangesOf(i) {
-			ops = append(ops, ports.CopyOp{Dst: f.g.Regions[r.Region].Region, DstOff: r.RegionOff, Src: f.w.gets.region, SrcOff: jobs[k].at + r.Off, Len: r.Len})
+			if run := jobs[k].run; r.Off < run.Off || r.Off+r.Len > run.End() {
+				continue // another job's
+			}
+			ops = append(ops, ports.CopyOp{Dst: f.g.Regions[r.Region].Region, DstOff: r.RegionOff, Src: f.w.gets.region, SrcOff: jobs[k].at + r.Off - jobs[k].run.Off, Len: r.Len})
 			owner = append(owner, i)
 		}
 	}
@@ -357,7 +423,7 @@ type wholePut struct {
 func (u *wholePut) run() error {
 	reply, err := u.reserve()
 	if err != nil {
-		return u.failAll(ports.PeerUnavailable, err)
+		return u.failAll(unanswered(u.ctx), err)
 	}
 	if err := u.w.puts.lock(u.ctx); err != nil {
 		return u.failAll(ports.Cancelled, err)
@@ -406,7 +472,7 @@ func (u *wholePut) write(reply *ports.ReserveReply) error {
 		hi := lo
 		for ; hi < len(u.p.Keys) && at+u.p.Sizes[hi] <= capacity; hi++ {
 			pages := rowsOf(reply.PageEnd, hi)
-			jobs = append(jobs, transferJob{at: at, token: reply.Tokens[hi],
+			jobs = append(jobs, transferJob{at: at, token: reply.Tokens[hi], run: domain.Run{Len: u.p.Sizes[hi]},
 				layout: domain.Layout{Pages: reply.Pages[pages[0]:pages[1]], PageSize: u.w.pipe.page, Size: u.p.Sizes[hi]}})
 			ranges := rowsOf(u.p.End, hi)
 			for _, r := range u.p.Ranges[ranges[0]:ranges[1]] {
@@ -445,7 +511,7 @@ func (u *wholePut) commit() error {
 	defer cancel()
 	var status []ports.CommitStatus
 	if err := u.w.pipe.writer.Commit(ctx, u.w.pipe.to, &req, &status); err != nil {
-		return u.failAll(ports.PeerUnavailable, err)
+		return u.failAll(unanswered(u.ctx), err)
 	}
 	for i, s := range status {
 		u.out[i] = ports.Result{Status: ports.Stored, Size: u.p.Sizes[i]}

@@ -132,6 +132,13 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
+// within is a context for what has to go on, that ends a test in which it waits.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func put(ctx context.Context, t *testing.T, w *whole, to ports.PeerID, name string) ports.Result {
 	t.Helper()
 	b := make([]byte, 1000)
@@ -153,13 +160,13 @@ func TestACallWaitsForTheLockOfItsDirection(t *testing.T) {
 			ctx = soon(t)
 		}
 		require.Equal(t, map[bool]ports.Status{false: ports.Stored, true: ports.Cancelled}[shared], put(ctx, t, w, "node-1", "p0").Status)
-		require.Equal(t, ports.Stored, put(soon(t), t, w, "", "p1").Status, "a put into the node needs no arena")
+		require.Equal(t, ports.Stored, put(within(t), t, w, "", "p1").Status, "a put into the node needs no arena")
 		w.gets.unlock()
 		require.Equal(t, ports.Hit, slice(t.Context(), t, w)[3].Status)
 
 		require.NoError(t, w.puts.lock(t.Context()))
 		require.Equal(t, ports.Cancelled, put(soon(t), t, w, "node-1", "p2").Status)
-		require.Equal(t, ports.FromLocal, slice(soon(t), t, w)[0].Source, "what is here needs no lock")
+		require.Equal(t, ports.FromLocal, slice(within(t), t, w)[0].Source, "what is here needs no lock")
 		w.puts.unlock()
 		require.Equal(t, ports.Stored, put(t.Context(), t, w, "node-1", "p3").Status)
 		got := make([]byte, 1000)
@@ -242,4 +249,25 @@ func TestTheMediumIsFullInTheSteadyState(t *testing.T) {
 		require.Less(t, atEnd.Table.PagesFree*r.PageBytes, roundUp(r.Shape.LargestObject(), r.PageBytes)+r.PageBytes)
 		require.GreaterOrEqual(t, r.rows[0].Values[ColWireRange]+r.rows[0].Values[ColWireBackground], 4*r.setMiB())
 	}
+}
+
+// With locality off the comparison fetches the ranges alone, into one arena, and asks once while a lease is good.
+func TestTheComparisonWithoutLocalityMovesRanges(t *testing.T) {
+	w, _ := wholeNodes(t, func(s *ClusterSpec) { s.Locality, s.SharedArena = domain.LocalityOff, true })
+	b := make([]byte, 3_000)
+	g := ports.GetBatch{Namespace: namespace, Keys: []string{"k0", "k1"}, End: []uint32{2, 3},
+		Ranges:  []domain.Range{{Off: 70_000, Len: 1000}, {Off: 500, Len: 1000, RegionOff: 1000}, {Off: 9, Len: 1000, RegionOff: 2000}},
+		Regions: []ports.Memory{{Region: ports.HostRegionOf(b)}}}
+	for range 2 {
+		content.Poison(b)
+		out := make([]ports.Result, 2)
+		require.NoError(t, w.BatchGetRanges(t.Context(), &g, out))
+		require.Equal(t, ports.Result{Status: ports.Hit, Source: ports.FromArena, Size: wholeSize, Fetched: 2_000}, out[0])
+		require.EqualValues(t, 1_000, out[1].Fetched)
+		require.Equal(t, -1, content.Check(b[:1000], contentKey("k0"), 70_000))
+		require.Equal(t, -1, content.Check(b[1000:2000], contentKey("k0"), 500))
+		require.Equal(t, -1, content.Check(b[2000:], contentKey("k1"), 9))
+	}
+	require.EqualValues(t, 6_000, w.Stats().Wire[ports.PurposeGet])
+	require.Zero(t, w.Stats().PutBytes)
 }

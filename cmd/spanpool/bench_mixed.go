@@ -18,8 +18,8 @@ func newMixed(env environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mixed",
 		Short: "Get and put at once through the arenas, each beside its rate alone",
-		Long: `Two nodes run in this process. Threads of the one get objects from the other, and as many put there, an object a call;
-nothing becomes local. With --shared-arena the caller is a comparison instead of a node: one arena for both directions, and
+		Long: `Two nodes run in this process. Threads of the one walk objects of the other, a range a call in a session, and as many put
+there, an object a call; nothing becomes local. With --shared-arena the caller is a comparison instead of a node: one arena for both directions, and
 one lock that is held over each transfer. What was read is verified, and what was put is read again; a failed or wrong one
 makes the exit status 1.
 
