@@ -65,7 +65,8 @@ func servePeers(lc fx.Lifecycle, s *config.Settings, c *control, l net.Listener,
 		OnStop: func(ctx context.Context) error {
 			server.SetServing(false)
 			stopServer(server, s.Drain)
-			return wait(ctx, leases(s))
+			// Until its last lease ends a peer, in our list or not, may still read what it was told of: its transfers end well.
+			return wait(ctx, min(s.Node.PeerLease, s.Drain))
 		},
 	})
 	return nil
@@ -76,14 +77,6 @@ func stopServer(server *grpcpeer.Server, drain time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	server.Stop(ctx)
-}
-
-// leases is how long peers may still read what they were told of: transfers under way there end well.
-func leases(s *config.Settings) time.Duration {
-	if len(s.Peers) == 0 {
-		return 0
-	}
-	return min(s.Node.PeerLease, s.Drain)
 }
 
 func wait(ctx context.Context, d time.Duration) error {
