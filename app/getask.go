@@ -455,6 +455,9 @@ func (c *getCall) answerLocked(a *ask, i int, now domain.Instant) {
 	}
 	renewal := !a.req.Held[i].IsZero()
 	switch status := a.reply.Status[i]; {
+	case status == ports.KeyHere && renewal && !believable(time.Duration(a.reply.LeaseNanos[i])):
+		cand.state, k.missing = candFailed, true
+		k.askErr = fmt.Errorf("renewal at %s: lease %v: %w", a.peer.id, time.Duration(a.reply.LeaseNanos[i]), domain.ErrInvalid)
 	case status == ports.KeyHere && renewal:
 		c.n.extendLocked(r.renews, a.before, time.Duration(a.reply.LeaseNanos[i]))
 		cand.state = candHere

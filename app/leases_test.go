@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,6 +221,22 @@ func TestOwnerRefusesToRenewWhatIsGone(t *testing.T) {
 		require.NotZero(t, s.LeasesStale)
 		require.Zero(t, s.Table.Pages[domain.SlotFilling], "what was fetched of a version that nobody has is doomed")
 	})
+}
+
+// TestRenewalThatNobodyCanMeanIsNoAnswer: a peer that promises for ever promises nothing, also where it only renews.
+func TestRenewalThatNobodyCanMeanIsNoAnswer(t *testing.T) {
+	for _, lease := range []time.Duration{math.MaxInt64, 0, -1} {
+		bubble(t, func(t *testing.T, w *world) {
+			a, b := leases(w, noPull)
+			a.put(objectSize, "k")
+			b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+			w.pass(300 * time.Millisecond) // more than half of the lease
+			b.fail(faults.Every("PeerResolver", "Resolve", faults.Verdict{Edit: func(r any) { r.(*ports.ResolveReply).LeaseNanos[0] = int64(lease) }}))
+			require.Equal(t, ports.PeerUnavailable, b.get(part("k", 1_000, 1_000))[0].Status)
+			b.fail()
+			b.mustGet(ports.FromSlot, part("k", 1_000, 1_000))
+		})
+	}
 }
 
 // TestAnswerThatTakesLongerThanItsLeaseIsNotUsed: the lease runs from before the request.

@@ -42,6 +42,12 @@ func (v *view) fresh(now domain.Instant) bool { return !v.stale && v.renewAt > n
 // usable reports whether bytes that come now would count.
 func (v *view) usable(now domain.Instant) bool { return !v.stale && v.until > now && v.conn.alive() }
 
+// maxLease is the longest lease that is believed; the number is arbitrary, far above any that is configured.
+const maxLease = time.Hour
+
+// believable reports whether a peer can have meant a lease.
+func believable(granted time.Duration) bool { return granted > 0 && granted <= maxLease }
+
 // extend moves the lease; it never shortens.
 func (v *view) extend(before domain.Instant, granted time.Duration) {
 	v.until = max(v.until, domain.LeaseEnd(before, granted))
@@ -84,7 +90,7 @@ func (n *Node) dropLocked(v *view) {
 func (n *Node) viewLocked(c *conn, space domain.Space, name string, r *ports.ResolveReply, i int, before domain.Instant) (*view, error) {
 	id := viewID{peer: c.peer.id, gen: r.Generations[i]}
 	granted := time.Duration(r.LeaseNanos[i])
-	if v := n.mu.views[id]; v != nil && v.conn == c && v.version == r.Versions[i] && v.name == name && v.space == space && v.layout.Size == r.Sizes[i] {
+	if v := n.mu.views[id]; v != nil && believable(granted) && v.conn == c && v.version == r.Versions[i] && v.name == name && v.space == space && v.layout.Size == r.Sizes[i] {
 		n.extendLocked(v, before, granted)
 		return v, nil
 	}
@@ -94,7 +100,7 @@ func (n *Node) viewLocked(c *conn, space domain.Space, name string, r *ports.Res
 	if err := c.checkLayout(v.layout); err != nil {
 		return nil, err
 	}
-	if v.version.IsZero() || id.gen.Counter == 0 || id.gen.Incarnation != c.to.Incarnation || granted <= 0 || granted > time.Hour {
+	if v.version.IsZero() || id.gen.Counter == 0 || id.gen.Incarnation != c.to.Incarnation || !believable(granted) {
 		return nil, fmt.Errorf("resolve of %q: version %v, generation %v, lease %v: %w", name, v.version, id.gen, granted, domain.ErrInvalid)
 	}
 	lens, sums := rows(r.LenEnd, i), rows(r.SumEnd, i)
@@ -278,7 +284,7 @@ func (r *renewer) renew(c *conn, views []*view) {
 	for i, v := range views {
 		v.renewing = false
 		switch {
-		case err == nil && reply.Status[i] == ports.KeyHere && reply.LeaseNanos[i] > 0:
+		case err == nil && reply.Status[i] == ports.KeyHere && believable(time.Duration(reply.LeaseNanos[i])):
 			v.extend(before, time.Duration(reply.LeaseNanos[i]))
 			v.stale = v.renewAt <= n.now() // an answer that took half of the lease
 			n.counters.leasesRenewed.Add(1)
