@@ -115,7 +115,7 @@ func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
 	network := inproc.NewNetwork(networkOptions(spec.Link))
 	c := &Cluster{Link: network}
 	first := 0
-	if spec.Fetch == FetchWhole && len(spec.Nodes) == 2 {
+	if spec.compares() {
 		first = 1 // the comparison stands in for node 0, and needs its peer to be there
 	}
 	for i := first; i < len(spec.Nodes); i++ {
@@ -127,15 +127,31 @@ func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
 		c.Closers = append(c.Closers, stop)
 	}
 	if first > 0 {
-		w, err := openWhole(ctx, network, &spec, c.Nodes[0].ID)
+		to, leave, err := inprocWay(network, nodeID(0))
+		if err == nil {
+			c.Closers = append([]func() error{leave}, c.Closers...)
+			err = c.compare(ctx, to, &spec)
+		}
 		if err != nil {
 			return nil, errors.Join(err, c.Close(), network.Close())
 		}
-		c.Nodes = append([]Node{{ID: nodeID(0), Pool: w}}, c.Nodes...)
-		c.Closers = append([]func() error{w.Close}, c.Closers...)
 	}
 	c.Closers = append(c.Closers, network.Close)
 	return c, nil
+}
+
+// compares reports whether the comparison stands in for node 0.
+func (s *ClusterSpec) compares() bool { return s.Fetch == FetchWhole && len(s.Nodes) == 2 }
+
+// compare puts the comparison before the node that it asks.
+func (c *Cluster) compare(ctx context.Context, to way, spec *ClusterSpec) error {
+	w, err := openWhole(ctx, to, spec, c.Nodes[0].ID)
+	if err != nil {
+		return err
+	}
+	c.Nodes = append([]Node{{ID: nodeID(0), Pool: w}}, c.Nodes...)
+	c.Closers = append([]func() error{w.Close}, c.Closers...)
+	return nil
 }
 
 func nodeID(i int) ports.PeerID { return ports.PeerID(fmt.Sprintf("node-%d", i)) }

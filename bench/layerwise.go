@@ -151,8 +151,8 @@ func (o *Layerwise) checkComparison() error {
 		return badOption("--shared-arena", true, "a node's arenas are apart; want --fetch whole, which can share one")
 	case o.Fetch == FetchRanged:
 		return nil
-	case o.Transport != TransportInproc:
-		return badOption("--fetch", "whole", "not available yet over %s; available: inproc", o.Transport)
+	case len(o.Remotes) > 0:
+		return badOption("--fetch", "whole", "not available with --peer: it compares nodes of one process")
 	case o.LocalOnly:
 		return badOption("--fetch", "whole", "with --local-only nothing is fetched")
 	case o.Locality != domain.LocalityFill:

@@ -16,55 +16,55 @@ import (
 // pipe is a bare client of one node: control calls, and one link between that node's pages and memory of the client's own. It
 // has no pool, no arena and no policy, so that a comparison built on it pays for no hop that is not its own.
 type pipe struct {
-	self     ports.Peer
-	to       ports.Peer
-	page     uint64
-	place    *inproc.Endpoint
-	resolver ports.PeerResolver
-	writer   ports.PeerWriter
-	link     ports.Link
-	clock    ports.Clock
+	way
+	to    ports.Peer
+	page  uint64
+	link  ports.Link
+	clock ports.Clock
+}
+
+// way is what a pipe is made of. Whoever made its parts ends them, after the pipe.
+type way struct {
+	self      ports.Peer
+	transport ports.Transport
+	resolver  ports.PeerResolver
+	writer    ports.PeerWriter
+}
+
+// inprocWay joins the network under a node's name; leave leaves it.
+func inprocWay(network *inproc.Network, as ports.PeerID) (w way, leave func() error, err error) {
+	place := network.Endpoint(as)
+	w = way{self: ports.Peer{ID: as, Incarnation: domain.Incarnation(rand.Uint64() | 1)}, transport: place.Transport(),
+		resolver: place.Resolver(), writer: place.Writer()}
+	return w, func() error { place.Stop(); return nil }, place.Start(w.self, mute{})
 }
 
 // pipeOpBound is an op's deadline and a control call's time: far longer than a whole arena takes at the least rate in use, so
 // that only a fault meets it.
 const pipeOpBound = 20 * time.Second
 
-// openPipe joins the network under a node's name and links to the other.
-func openPipe(ctx context.Context, network *inproc.Network, as, to ports.PeerID, namespaces ...string) (*pipe, error) {
-	place := network.Endpoint(as)
-	p := &pipe{self: ports.Peer{ID: as, Incarnation: domain.Incarnation(rand.Uint64() | 1)}, place: place,
-		resolver: place.Resolver(), writer: place.Writer(), clock: boottime.New()}
-	transport := place.Transport()
-	if err := place.Start(p.self, mute{}); err != nil {
+// openPipe links to a node.
+func openPipe(ctx context.Context, w way, to ports.PeerID, namespaces ...string) (*pipe, error) {
+	p := &pipe{way: w, clock: boottime.New()}
+	pending, err := w.transport.Offer(ctx, to)
+	if err != nil {
 		return nil, err
 	}
-	pending, err := transport.Offer(ctx, to)
-	if err != nil {
-		return nil, errors.Join(err, p.close())
-	}
 	hello := ports.Hello{From: p.self, Protocol: ports.ProtocolVersion, Namespaces: namespaces,
-		Offers: []ports.Offer{{Kind: transport.Kind(), Bytes: pending.Bytes()}}}
+		Offers: []ports.Offer{{Kind: w.transport.Kind(), Bytes: pending.Bytes()}}}
 	var reply ports.HelloReply
 	if err := p.resolver.Hello(ctx, ports.Peer{ID: to}, &hello, &reply); err != nil || len(reply.Answers) != 1 {
-		return nil, errors.Join(fmt.Errorf("hello to %s: %d links, error %w", to, len(reply.Answers), err), pending.Close(), p.close())
+		return nil, errors.Join(fmt.Errorf("hello to %s: %d links, error %w", to, len(reply.Answers), err), pending.Close())
 	}
 	p.to, p.page = reply.From, reply.PageSize
 	if p.link, err = pending.Link(ctx, reply.Answers[0].Bytes); err != nil {
-		return nil, errors.Join(err, p.close())
+		return nil, err
 	}
 	return p, nil
 }
 
-// close ends the link and leaves the network; no op may be under way.
-func (p *pipe) close() error {
-	var err error
-	if p.link != nil {
-		err = p.link.Close()
-	}
-	p.place.Stop()
-	return err
-}
+// close ends the link; no op may be under way.
+func (p *pipe) close() error { return p.link.Close() }
 
 // mute is a client's answer to a peer that asks it: it has nothing, and is not there. A node that removes a key asks all.
 type mute struct{}

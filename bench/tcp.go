@@ -47,9 +47,12 @@ func checkTransport(transport string, link LinkSpec, remotes []Remote) error {
 // host is a node of this process that others reach by tcp, in the order in which its parts are opened.
 type host struct {
 	id      ports.PeerID
+	self    ports.Peer
 	memory  [3]*dram.Medium // the medium and the arenas; nil: none
 	data    *tcp.Transport
-	listen  net.Listener // nil: nobody asks it
+	asks    bool         // it only asks: nobody reaches it
+	bare    bool         // it has no node of its own: the comparison stands in for it
+	listen  net.Listener // nil: it only asks
 	client  *grpcpeer.Client
 	server  *grpcpeer.Server
 	serving chan error
@@ -67,7 +70,8 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 	var hosts []*host
 	members := members(spec.Remotes)
 	for i := range local {
-		h := &host{id: nodeID(i)}
+		h := &host{id: nodeID(i), bare: i == 0 && spec.compares()}
+		h.asks = h.bare || len(spec.Remotes) > 0
 		if len(spec.Remotes) > 0 {
 			h.id = ports.PeerID(fmt.Sprintf("bench-%08x", rand.Uint32())) // two benches may run at once
 		}
@@ -84,11 +88,21 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 		if err := h.start(spec, members); err != nil {
 			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
 		}
-		c.Nodes = append(c.Nodes, Node{ID: h.id, Pool: h.node})
+		if !h.bare {
+			c.Nodes = append(c.Nodes, Node{ID: h.id, Pool: h.node})
+		}
 	}
 	for _, h := range hosts {
+		if h.bare {
+			continue
+		}
 		if err := h.node.Meet(ctx); err != nil {
 			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
+		}
+	}
+	if hosts[0].bare {
+		if err := c.compare(ctx, hosts[0].way(), spec); err != nil {
+			return nil, errors.Join(err, c.Close())
 		}
 	}
 	if len(spec.Remotes) > 0 {
@@ -104,8 +118,16 @@ func members(remotes []Remote) (out []grpcpeer.Member) {
 	return out
 }
 
+// way is how the comparison asks in the host's name.
+func (h *host) way() way {
+	return way{self: h.self, transport: h.data, resolver: h.client, writer: h.client}
+}
+
 // open takes memory and addresses, which the others have to know before anyone starts.
 func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
+	if h.bare {
+		size = NodeSpec{} // the comparison has memory of its own
+	}
 	for i, c := range []dram.Config{{Bytes: size.MediumBytes, PageSize: size.PageBytes}, {Bytes: size.GetArena, PageSize: size.GetArena},
 		{Bytes: size.PutArena, PageSize: size.PutArena}} {
 		if c.Bytes == 0 {
@@ -116,7 +138,7 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 		}
 	}
 	t := tcp.Config{Clock: boottime.New(), Secret: spec.Secret}
-	if len(spec.Remotes) == 0 {
+	if !h.asks {
 		t.Listen = []string{"127.0.0.1:0"}
 		if h.listen, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return err
@@ -127,9 +149,9 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 }
 
 func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
-	self := ports.Peer{ID: h.id, Incarnation: domain.Incarnation(rand.Uint64() | 1)}
-	control := grpcpeer.Config{Self: self, Peers: members, Secret: spec.Secret, Insecure: len(spec.Secret) == 0}
-	if h.client, err = grpcpeer.NewClient(control); err != nil {
+	h.self = ports.Peer{ID: h.id, Incarnation: domain.Incarnation(rand.Uint64() | 1)}
+	control := grpcpeer.Config{Self: h.self, Peers: members, Secret: spec.Secret, Insecure: len(spec.Secret) == 0}
+	if h.client, err = grpcpeer.NewClient(control); err != nil || h.bare {
 		return err
 	}
 	var ids []ports.PeerID
@@ -143,7 +165,7 @@ func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
 			*into = h.memory[i]
 		}
 	}
-	h.node, h.stop, err = inject.Daemon(app.Config{ID: h.id, Incarnation: self.Incarnation, Locality: spec.Locality,
+	h.node, h.stop, err = inject.Daemon(app.Config{ID: h.id, Incarnation: h.self.Incarnation, Locality: spec.Locality,
 		NoRangedLocalityPrefetch: spec.NoPrefetch}, parts)
 	if err != nil || h.listen == nil {
 		return err

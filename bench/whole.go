@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/spanpool/spanpool/adapters/dram"
-	"github.com/spanpool/spanpool/adapters/inproc"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -65,7 +64,7 @@ func (a *lockedArena) lock(ctx context.Context) error {
 func (a *lockedArena) unlock() { <-a.held }
 
 // openWhole opens the comparison in node 0's place.
-func openWhole(ctx context.Context, network *inproc.Network, spec *ClusterSpec, owner ports.PeerID) (*whole, error) {
+func openWhole(ctx context.Context, to way, spec *ClusterSpec, owner ports.PeerID) (*whole, error) {
 	size := spec.Nodes[0]
 	w := &whole{install: spec.Locality != domain.LocalityOff, copier: dram.NewCopier()}
 	if spec.Copier != nil {
@@ -87,7 +86,7 @@ func openWhole(ctx context.Context, network *inproc.Network, spec *ClusterSpec, 
 			return nil, errors.Join(err, w.Close())
 		}
 	}
-	if w.pipe, err = openPipe(ctx, network, nodeID(0), owner, namespace); err != nil {
+	if w.pipe, err = openPipe(ctx, to, owner, namespace); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
@@ -450,7 +449,7 @@ func (u *wholePut) reserve() (*ports.ReserveReply, error) {
 	ctx, cancel := context.WithTimeout(u.ctx, pipeOpBound)
 	defer cancel()
 	reply := &ports.ReserveReply{}
-	err := u.w.pipe.writer.Reserve(ctx, u.w.pipe.to, &ports.ReserveRequest{Via: inproc.Kind, Keys: wireKeys(u.p.Keys), Versions: u.versions, Sizes: u.p.Sizes}, reply)
+	err := u.w.pipe.writer.Reserve(ctx, u.w.pipe.to, &ports.ReserveRequest{Via: u.w.pipe.transport.Kind(), Keys: wireKeys(u.p.Keys), Versions: u.versions, Sizes: u.p.Sizes}, reply)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ func TestTheComparisonMovesWholeObjectsOnceAndInstallsThem(t *testing.T) {
 		"offload here": func(r *testRun) { r.OffloadRanks, r.OffloadLocal = 1, true },
 		"shared keys":  func(r *testRun) { r.SharedKeys = true },
 		"a link":       func(r *testRun) { r.Link = LinkSpec{Gbps: 100, DelayUs: 20} },
+		"sockets":      func(r *testRun) { r.Transport, r.OffloadRanks = TransportTCP, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRealRun(t, FetchWhole)

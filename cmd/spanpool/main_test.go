@@ -113,7 +113,7 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		`--secret-file "/nowhere": open /nowhere`:                             layerwise("--secret-file", "/nowhere"),
 		`--nodes "2": with --peer this process is 1 node`:                     replay("--transport", "tcp", "--peer", "b=h:1", "--nodes", "2"),
 		`--transport "tcp": --link-gbps and --link-delay-us model`:            layerwise("--transport", "tcp", "--link-gbps", "16"),
-		`--fetch "whole": not available yet over tcp`:                         layerwise("--transport", "tcp", "--fetch", "whole"),
+		`--fetch "whole": not available with --peer`:                          layerwise("--transport", "tcp", "--peer", "a=127.0.0.1:1", "--fetch", "whole"),
 		`--medium "hbm": not available yet; available: dram`:                  layerwise("--medium", "hbm"),
 		`--destination "gpu": not available yet; available: host`:             layerwise("--destination", "gpu"),
 		`--checksum "true": not available yet; available: false`:              layerwise("--checksum"),
