@@ -85,6 +85,8 @@ type Node struct {
 type Cluster struct {
 	Nodes []Node
 	Link  LinkMeter // nil: nothing measures it
+	// Sockets tells what the kernel received for node 0, less framing; nil: it has no sockets.
+	Sockets func() uint64
 	// Closers end the nodes and then what they are plugged into, in this order.
 	Closers []func() error
 }

@@ -49,7 +49,7 @@ type host struct {
 	id      ports.PeerID
 	self    ports.Peer
 	memory  [3]*dram.Medium // the medium and the arenas; nil: none
-	data    *tcp.Transport
+	data    *meteredTransport
 	asks    bool         // it only asks: nobody reaches it
 	bare    bool         // it has no node of its own: the comparison stands in for it
 	listen  net.Listener // nil: it only asks
@@ -100,6 +100,7 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
 		}
 	}
+	c.Sockets = hosts[0].data.Payload
 	if hosts[0].bare {
 		if err := c.compare(ctx, hosts[0].way(), spec); err != nil {
 			return nil, errors.Join(err, c.Close())
@@ -144,7 +145,10 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 			return err
 		}
 	}
-	h.data, err = tcp.Listen(t)
+	data, err := tcp.Listen(t)
+	if err == nil {
+		h.data = &meteredTransport{Transport: data}
+	}
 	return err
 }
 
