@@ -49,7 +49,7 @@ func (c *getCall) addSlotCopies(i uint32) {
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		for o := s.First; o < s.First+s.Count; o++ {
 			r := c.rangeAt(k, o)
-			c.addCopies(c.n.regions, k.layout, domain.Run{Off: r.Off, Len: r.Len}, r)
+			c.addCopies(c.n.regions, &k.layout, domain.Run{Off: r.Off, Len: r.Len}, &r)
 		}
 	}
 	c.jobs = append(c.jobs, copyJob{key: i, unit: noUnit, lo: uint32(lo), hi: uint32(len(c.copies))})
@@ -78,7 +78,7 @@ func (c *getCall) addUnitCopies(u uint32) {
 	for _, s := range c.spans[unit.First : unit.First+unit.Count] {
 		for o := s.First; o < s.First+s.Count; o++ {
 			r := c.rangeAt(k, o)
-			c.addCopies(a.regions[:], arena, domain.Run{Off: at, Len: r.Len}, r)
+			c.addCopies(a.regions[:], &arena, domain.Run{Off: at, Len: r.Len}, &r)
 			at += r.Len
 		}
 	}
@@ -86,9 +86,13 @@ func (c *getCall) addUnitCopies(u uint32) {
 }
 
 // addCopies plans one range: a run of src, a layout over regions, to where the range says.
-func (c *getCall) addCopies(regions []ports.Region, src domain.Layout, run domain.Run, r domain.Range) {
+func (c *getCall) addCopies(regions []ports.Region, src *domain.Layout, run domain.Run, r *domain.Range) {
 	dst := c.regions[r.Region].Region
-	err := domain.ForEachPair(src, run, c.into[r.Region], domain.Run{Off: r.RegionOff, Len: r.Len}, func(p domain.Pair) bool {
+	if p, ok := domain.OnePair(src, run, &c.into[r.Region], domain.Run{Off: r.RegionOff, Len: r.Len}); ok {
+		c.copies = append(c.copies, ports.CopyOp{Dst: dst, DstOff: p.BOff, Src: regions[p.A], SrcOff: p.AOff, Len: p.Len})
+		return
+	}
+	err := domain.ForEachPair(*src, run, c.into[r.Region], domain.Run{Off: r.RegionOff, Len: r.Len}, func(p domain.Pair) bool {
 		c.copies = append(c.copies, ports.CopyOp{Dst: dst, DstOff: p.BOff, Src: regions[p.A], SrcOff: p.AOff, Len: p.Len})
 		return true
 	})

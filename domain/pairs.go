@@ -8,6 +8,16 @@ type Pair struct {
 	Done       uint64 // bytes of the run before this piece
 }
 
+// OnePair is the whole of ForEachPair for two layouts of one page each: flat memory, or an object on one page. It reports false
+// for all others, and for whatever ForEachPair might refuse: that has the last word.
+func OnePair(a *Layout, ar Run, b *Layout, br Run) (Pair, bool) {
+	if len(a.Pages) != 1 || len(b.Pages) != 1 || ar.Len != br.Len || !a.holds(ar) || !b.holds(br) {
+		return Pair{}, false
+	}
+	pa, pb := a.Pages[0], b.Pages[0]
+	return Pair{A: pa.Buffer, B: pb.Buffer, AOff: uint64(pa.Page)*a.PageSize + ar.Off, BOff: uint64(pb.Page)*b.PageSize + br.Off, Len: ar.Len}, true
+}
+
 // ForEachPair merges the page walks of ar on a and of br on b, which have the same length, into maximal pieces that are
 // contiguous on both sides (pages that follow each other in one buffer are joined). It refuses what either walk refuses,
 // and different lengths, before it emits. An emit that returns false ends it with ErrEmitRefused.
@@ -22,14 +32,6 @@ func ForEachPair(a Layout, ar Run, b Layout, br Run, emit func(Pair) bool) error
 		if err := b.checkRun(br); err != nil {
 			return err
 		}
-	}
-	if len(a.Pages) == 1 && len(b.Pages) == 1 { // flat memory with flat memory or page = object: one pair, no walk
-		pa, pb := a.Pages[0], b.Pages[0]
-		p := Pair{A: pa.Buffer, B: pb.Buffer, AOff: uint64(pa.Page)*a.PageSize + ar.Off, BOff: uint64(pb.Page)*b.PageSize + br.Off, Len: ar.Len}
-		if !emit(p) {
-			return ErrEmitRefused
-		}
-		return nil
 	}
 	// Each side yields pieces that are maximal by themselves, so a pair ends only where one of the sides must.
 	aw, bw := a.walk(ar), b.walk(br)

@@ -219,3 +219,29 @@ func BenchmarkPairs(b *testing.B) {
 		})
 	}
 }
+
+// What OnePair answers is all that ForEachPair emits; what it leaves to that is more pages, or refused.
+func TestOnePairIsAllOfForEachPair(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		layout := func(name string) domain.Layout {
+			size := rapid.Uint64Range(0, 20).Draw(t, name+" page size")
+			l := domain.Layout{Pages: pagesFrom(3, uint32(rapid.IntRange(0, 3).Draw(t, name+" page")), 4)[:rapid.IntRange(0, 2).Draw(t, name+" pages")], PageSize: size}
+			l.Size = rapid.Uint64Range(0, 40).Draw(t, name+" size")
+			return l
+		}
+		run := func(name string) domain.Run {
+			return domain.Run{Off: rapid.OneOf(rapid.Uint64Range(0, 25), rapid.Just(uint64(math.MaxUint64))).Draw(t, name+" off"), Len: rapid.Uint64Range(0, 25).Draw(t, name+" len")}
+		}
+		a, b, ar, br := layout("a"), layout("b"), run("a"), run("b")
+		if rapid.Bool().Draw(t, "same length") {
+			br.Len = ar.Len
+		}
+		var all []domain.Pair
+		err := domain.ForEachPair(a, ar, b, br, func(p domain.Pair) bool { all = append(all, p); return true })
+		p, ok := domain.OnePair(&a, ar, &b, br)
+		require.Equal(t, err == nil && len(a.Pages) == 1 && len(b.Pages) == 1, ok)
+		if ok {
+			require.Equal(t, []domain.Pair{p}, all)
+		}
+	})
+}
