@@ -92,7 +92,9 @@ func (f *ctl) newPeers() *cobra.Command {
 	return &cobra.Command{
 		Use:   "peers",
 		Short: "Say how the node stands with each peer, and why a peer or a transport is not used",
-		Args:  noArgs,
+		Long: `Say how the node stands with each peer, and why a peer or a transport is not used. That is what its last call or dial
+found: nobody is asked anew, so a peer that failed since shows as up until something is asked of it.`,
+		Args: noArgs,
 		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, _ []string) error {
 			reply, err := node.Peers(ctx, &enginev1.PeersRequest{})
 			if err != nil {

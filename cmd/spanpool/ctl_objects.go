@@ -57,7 +57,9 @@ func (f *ctl) newPut() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "put KEY FILE",
 		Short: "Store a file, or standard input (-), under a key",
-		Args:  args(2, 2, "KEY and FILE (or -)"),
+		Long: `Store a file, or standard input (-), under a key. A key that is there keeps the bytes that it has: the answer is "exists",
+without a look at the new ones, or "conflict" and exit status 1 where their number differs.`,
+		Args: args(2, 2, "KEY and FILE (or -)"),
 		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, a []string) error {
 			in, size, err := source(c.InOrStdin(), a[1])
 			if err != nil {
