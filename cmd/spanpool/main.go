@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -71,7 +72,11 @@ func runRoot(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(stderr, "spanpool: %v\n", err)
+	text := err.Error()
+	if !strings.HasPrefix(text, root.Name()) { // what refuses a command line begins with the command's path
+		text = root.Name() + ": " + text
+	}
+	fmt.Fprintln(stderr, text)
 	var usage *usageError
 	var option *bench.OptionError
 	if errors.As(err, &usage) || errors.As(err, &option) {
