@@ -76,6 +76,9 @@ var rules = []rule{
 		reason: "purego makes a static binary dynamic: only the GPU's adapter, behind its build tag, has it"},
 	{name: "redis", in: "...", except: list{"adapters/redis/..."}, tests: true, find: imports(list{"github.com/redis/...", "github.com/valkey-io/..."}, nil),
 		reason: "the directory's server is its adapter's affair"},
+	{name: "telemetry", in: "...", except: list{"adapters/telemetry/..."}, tests: true,
+		find:   imports(list{"go.opentelemetry.io/...", "github.com/prometheus/..."}, nil),
+		reason: "what is counted is ports.Stats; how it is shown is one adapter's affair"},
 
 	// Memory.
 	{name: "device address", in: "...", except: list{"ports", "adapters/hip/...", "adapters/rdma/..."}, tests: true, find: rawAddress,

@@ -38,7 +38,7 @@ var options = []option{
 	}},
 	{key: "insecure", value: "false", help: "listen beyond loopback without a secret", set: boolean(func(s *Settings) *bool { return &s.Insecure })},
 	{key: "socket", value: DefaultSocket, help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
-	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
+	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz, /metrics and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
 	{key: "transport", value: "auto", help: "auto, or tcp (rdma and shm are not there yet)", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
 	{key: "medium", value: "dram", help: "dram (hbm is not there yet)", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
 	{key: "dram.bytes", value: "1GiB", help: "memory of the pool", set: size(func(s *Settings) *uint64 { return &s.MediumBytes })},

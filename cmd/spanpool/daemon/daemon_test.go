@@ -113,7 +113,7 @@ func TestEveryCombinationOfSettingsRuns(t *testing.T) {
 
 func TestThePartsThatWereAskedForAnswer(t *testing.T) {
 	d := started(t, "--secret-file", secretFile(t))
-	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/debug/pprof/goroutine": 200, "/debug/pprof/": 200, "/metrics": 404, "/": 404} {
+	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/debug/pprof/goroutine": 200, "/debug/pprof/": 200, "/metrics": 200, "/": 404} {
 		r, err := http.Get("http://" + d.At.HTTP + path)
 		require.NoError(t, err)
 		_ = r.Body.Close()
@@ -130,7 +130,7 @@ func TestThePartsThatWereAskedForAnswer(t *testing.T) {
 
 func TestReadinessFollowsStartAndStop(t *testing.T) {
 	r := &readiness{}
-	h := handler(r)
+	h := handler(r, http.NotFoundHandler())
 	code := func() int {
 		w := &recorder{header: http.Header{}}
 		req, err := http.NewRequest(http.MethodGet, "/readyz", nil)

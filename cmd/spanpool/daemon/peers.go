@@ -22,7 +22,7 @@ type control struct {
 
 // peersModule is the control plane between nodes: the asking half before there is a node, the answering half over it.
 func peersModule() fx.Option {
-	return fx.Module("peers", fx.Provide(newControl, listenControl), fx.Invoke(servePeers))
+	return fx.Module("peers", fx.Provide(newControl, listenControl, newServer), fx.Invoke(servePeers))
 }
 
 func newControl(s *config.Settings, self ports.Peer, own *resources) (*control, error) {
@@ -50,12 +50,16 @@ func listenControl(s *config.Settings, own *resources, at *Addresses) (net.Liste
 	return l, nil
 }
 
-func servePeers(lc fx.Lifecycle, s *config.Settings, c *control, l net.Listener, n *app.Node, own *resources) error {
+func newServer(c *control, n *app.Node, own *resources) (*grpcpeer.Server, error) {
 	server, err := grpcpeer.NewServer(c.config, n.PeerServer())
 	if err != nil {
-		return partError("listen", err)
+		return nil, partError("listen", err)
 	}
 	own.opened("peers' server", func() error { stopServer(server, 0); return nil }) // of a start that did not come to its hooks
+	return server, nil
+}
+
+func servePeers(lc fx.Lifecycle, s *config.Settings, l net.Listener, server *grpcpeer.Server, own *resources) {
 	lc.Append(fx.Hook{
 		OnStart: func(context.Context) error {
 			own.serve("listen", func() error { return server.Serve(l) })
@@ -69,7 +73,6 @@ func servePeers(lc fx.Lifecycle, s *config.Settings, c *control, l net.Listener,
 			return wait(ctx, min(s.Node.PeerLease, s.Drain))
 		},
 	})
-	return nil
 }
 
 // stopServer waits for peers' calls for as long as drain.

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"strings"
+
+	"github.com/spanpool/spanpool/adapters/dram"
+	"github.com/spanpool/spanpool/adapters/grpcpeer"
+	"github.com/spanpool/spanpool/adapters/tcp"
+	"github.com/spanpool/spanpool/adapters/telemetry"
+	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/cmd/spanpool/config"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// newTelemetry shows what the node counts, and what the parts around it do that the node does not see.
+func newTelemetry(s *config.Settings, o Options, n *app.Node, m *memory, all transports, server *grpcpeer.Server, own *resources) (*telemetry.Telemetry, error) {
+	more := append(memoryFamilies(m), controlFamily(server))
+	for _, t := range all {
+		if t, ok := t.(*tcp.Transport); ok {
+			more = append(more, tcpFamilies(t)...)
+		}
+	}
+	t, err := telemetry.New(telemetry.Config{Source: counted{n, m}, Node: s.ID, Version: o.Version, More: more})
+	if err != nil {
+		return nil, partError("metrics", err)
+	}
+	own.opened("metrics", t.Close)
+	return t, nil
+}
+
+// counted is the node's counts with what only its memory knows.
+type counted struct {
+	node   *app.Node
+	memory *memory
+}
+
+// Stats adds the buffers that wanted huge pages and lie on others.
+func (c counted) Stats() ports.Stats {
+	s := c.node.Stats()
+	c.memory.each(func(_ string, d dram.Stats) { s.Downgrades[ports.DowngradeHugePages] += d.HugePageFallbacks })
+	return s
+}
+
+// each is called with the memory that is the host's, by what it is for. What is off has no bytes.
+func (m *memory) each(emit func(part string, s dram.Stats)) {
+	for _, p := range []struct {
+		name string
+		of   ports.Medium
+	}{{"medium", m.medium}, {"arena_get", m.get}, {"arena_put", m.put}} {
+		var s dram.Stats
+		if d, ok := p.of.(*dram.Medium); ok {
+			s = d.Stats()
+		}
+		emit(p.name, s)
+	}
+}
+
+func memoryFamilies(m *memory) []telemetry.Family {
+	read := func(value func(dram.Stats) uint64) func(*ports.Stats, telemetry.Emit) {
+		return func(_ *ports.Stats, emit telemetry.Emit) {
+			m.each(func(part string, s dram.Stats) { emit(value(s), part) })
+		}
+	}
+	return []telemetry.Family{
+		{Name: "memory", Unit: telemetry.Bytes, Kind: telemetry.Gauge, Labels: []string{"part"}, Help: "Bytes of host memory that the node took.",
+			Read: read(func(s dram.Stats) uint64 { return s.Bytes })},
+		{Name: "memory.huge", Unit: telemetry.Bytes, Kind: telemetry.Gauge, Labels: []string{"part"}, Help: "Bytes of that memory that lie on huge pages.",
+			Read: read(func(s dram.Stats) uint64 { return s.HugeBytes })},
+	}
+}
+
+func controlFamily(server *grpcpeer.Server) telemetry.Family {
+	return telemetry.Family{Name: "control.refused", Labels: []string{"reason"},
+		Help: "Connections of nodes and calls on them that were refused: the secret was not proven, the names were wrong, there were too many.",
+		Read: func(_ *ports.Stats, emit telemetry.Emit) {
+			c := server.Counts()
+			emit(c.Unproven, "unproven")
+			emit(c.Strangers, "stranger")
+			emit(c.Crowded, "crowded")
+		}}
+}
+
+func tcpFamilies(t *tcp.Transport) []telemetry.Family {
+	one := func(value func(tcp.Stats) uint64) func(*ports.Stats, telemetry.Emit) {
+		return func(_ *ports.Stats, emit telemetry.Emit) { emit(value(t.Stats())) }
+	}
+	return []telemetry.Family{
+		{Name: "tcp.connections.ended", Labels: []string{"reason"}, Help: "Data connections, of either side, that ended and should not have.",
+			Read: func(_ *ports.Stats, emit telemetry.Emit) {
+				for i, v := range t.Stats().Ended {
+					emit(v, strings.ReplaceAll(tcp.Reason(i).String(), " ", "_"))
+				}
+			}},
+		{Name: "tcp.connections.inbound", Kind: telemetry.Gauge, Help: "Data connections that peers opened.",
+			Read: one(func(s tcp.Stats) uint64 { return uint64(s.Inbound) })},
+		{Name: "tcp.served", Unit: telemetry.Bytes, Help: "Bytes that peers read from this node.", Read: one(func(s tcp.Stats) uint64 { return s.ServedBytes })},
+		{Name: "tcp.applied", Unit: telemetry.Bytes, Help: "Bytes that peers wrote to this node.", Read: one(func(s tcp.Stats) uint64 { return s.AppliedBytes })},
+	}
+}

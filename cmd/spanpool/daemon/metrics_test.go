@@ -1,0 +1,290 @@
+package daemon
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// scrape is a page of metrics: the families of ours, and what each series says.
+type scrape struct {
+	families map[string]*family
+	values   map[string]float64 // by name and labels, as the page has them
+}
+
+type family struct {
+	kind, help string
+	labels     map[string]map[string]bool // the values of each
+}
+
+var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
+
+func scraped(t *testing.T, d *Daemon) *scrape {
+	t.Helper()
+	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := c.Get("http://" + d.At.HTTP + "/metrics")
+	require.NoError(t, err)
+	defer r.Body.Close()
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	page, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return parsed(t, string(page))
+}
+
+func parsed(t *testing.T, page string) *scrape {
+	t.Helper()
+	s := &scrape{map[string]*family{}, map[string]float64{}}
+	for line := range strings.Lines(page) {
+		words := strings.SplitN(strings.TrimSpace(line), " ", 4)
+		switch {
+		case len(words) == 4 && words[1] == "HELP" && strings.HasPrefix(words[2], "spanpool_"):
+			s.families[words[2]] = &family{help: words[3], labels: map[string]map[string]bool{}}
+		case len(words) == 4 && words[1] == "TYPE" && s.families[words[2]] != nil:
+			s.families[words[2]].kind = words[3]
+		case strings.HasPrefix(line, "spanpool_"):
+			series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+			v, err := strconv.ParseFloat(value, 64)
+			require.NoError(t, err, line)
+			s.values[series] = v
+			name, _, _ := strings.Cut(series, "{")
+			require.Contains(t, s.families, name, line)
+			s.families[name].add(series)
+		}
+	}
+	return s
+}
+
+func (f *family) add(series string) {
+	for _, l := range label.FindAllStringSubmatch(series, -1) {
+		if f.labels[l[1]] == nil {
+			f.labels[l[1]] = map[string]bool{}
+		}
+		f.labels[l[1]][l[2]] = true
+	}
+}
+
+// sum adds all series of a family.
+func (s *scrape) sum(name string) (sum float64) {
+	for series, v := range s.values {
+		if n, _, _ := strings.Cut(series, "{"); n == name {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// open are labels whose values are names of nodes and transports; the values of all others are the same on every node.
+var open = map[string]bool{"peer": true, "transport": true}
+
+// table is what docs/metrics.md says of the families.
+func (s *scrape) table() string {
+	var b strings.Builder
+	b.WriteString("| series | type | unit | labels | meaning |\n|---|---|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(s.families)) {
+		f := s.families[name]
+		var labels []string
+		for _, l := range slices.Sorted(maps.Keys(f.labels)) {
+			if open[l] {
+				labels = append(labels, "`"+l+"`")
+			} else {
+				labels = append(labels, "`"+l+"`: "+strings.Join(slices.Sorted(maps.Keys(f.labels[l])), ", "))
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, f.kind, unitOf(name), strings.Join(labels, "; "), f.help)
+	}
+	return b.String()
+}
+
+func unitOf(name string) string {
+	if strings.HasSuffix(strings.TrimSuffix(name, "_total"), "_bytes") {
+		return "bytes"
+	}
+	return "1"
+}
+
+const tableBegins, tableEnds = "<!-- the table is written by go test ./cmd/spanpool/daemon -run TestThePageAboutMetricsIsRight -update -->\n", "<!-- end of the table -->\n"
+
+// TestThePageAboutMetricsIsRight: the table is the golden list of names, types, labels and their values. It is taken from a node on
+// which nothing has happened, so every series is there from the start.
+func TestThePageAboutMetricsIsRight(t *testing.T) {
+	const path = "../../../docs/metrics.md"
+	a, b := pair(t)
+	linked(t, b)
+	s := scraped(t, a)
+	for name, f := range scraped(t, b).families { // of peers, of which a has none
+		if strings.HasPrefix(name, "spanpool_peer_") {
+			s.families[name] = f
+		}
+	}
+	page, err := os.ReadFile(path)
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(page), tableBegins)
+	require.True(t, ok, "%s has no line %q", path, tableBegins)
+	have, after, ok := strings.Cut(rest, tableEnds)
+	require.True(t, ok, "%s has no line %q", path, tableEnds)
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(before+tableBegins+s.table()+tableEnds+after), 0o644))
+		return
+	}
+	require.Equal(t, s.table(), have, "%s is not what a node shows", path)
+}
+
+// pair is a node, and one that knows it.
+func pair(t *testing.T) (a, b *Daemon) {
+	t.Helper()
+	file := secretFile(t)
+	small := []string{"--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "100ms"}
+	a = started(t, small...)
+	return a, started(t, append(small, "--node-id", "b", "--peers", "a="+a.At.Control)...)
+}
+
+// linked waits until d has a link to its peer.
+func linked(t *testing.T, d *Daemon) {
+	t.Helper()
+	require.Eventually(t, func() bool { return d.Node.Stats().Peers != nil && d.Node.Stats().Peers[0].Transport != "" }, 10*time.Second, 5*time.Millisecond)
+}
+
+// unmoved are families that the run below does not move, and why.
+var unmoved = map[string]string{
+	"spanpool_arena_used_bytes":        "nothing is under way when it looks",
+	"spanpool_arena_waiting":           "nothing is under way when it looks",
+	"spanpool_arena_waits_total":       "app's tests: calls that compete for an arena",
+	"spanpool_calls_in_progress":       "nothing is under way when it looks",
+	"spanpool_downgrades_total":        "app's tests: each reason is a fault",
+	"spanpool_duplicate_bytes_total":   "app's tests: a race",
+	"spanpool_flights_joined_total":    "app's tests: calls that compete for a key",
+	"spanpool_install_failures_total":  "app's tests: each reason is a fault",
+	"spanpool_leases_renewed_total":    "app's tests: a walk that is longer than a lease",
+	"spanpool_leases_stale_total":      "app's tests: a fault",
+	"spanpool_memory_huge_bytes":       "the host may have no huge pages",
+	"spanpool_peer_breaker_open":       "the peer is up",
+	"spanpool_peer_failing":            "the peer is up",
+	"spanpool_peer_transports_refused": "there is one transport",
+	"spanpool_pins":                    "nothing is under way when it looks",
+	"spanpool_pull_deduped_total":      "app's tests: calls that compete for a key",
+	"spanpool_pull_dropped_total":      "app's tests: the queue is full",
+	"spanpool_pull_failed_total":       "app's tests: a fault",
+	"spanpool_pull_waiting":            "nothing is under way when it looks",
+	"spanpool_revokes_pending":         "app's tests: a writer that does not report",
+}
+
+const objectBytes = 100_000 // larger than an arena: puts go in rounds
+
+// TestMetricsFollowWhatNodesDo: two nodes, every public operation, and then what must be true of any node's counts.
+func TestMetricsFollowWhatNodesDo(t *testing.T) {
+	a, b := pair(t)
+	linked(t, b)
+	object := bytes.Repeat([]byte("pool"), objectBytes/4)
+	put := func(d *Daemon, key string) {
+		require.Equal(t, ports.Stored, d.Node.Put(t.Context(), "ns", key, ports.HostRegionOf(object)).Status)
+	}
+	get := func(key string) ports.Result {
+		return b.Node.Get(t.Context(), "ns", key, ports.HostRegionOf(make([]byte, objectBytes)))
+	}
+	for _, key := range []string{"whole", "ranged"} {
+		put(a, key)
+	}
+	put(b, "own")
+	require.Equal(t, ports.FromLocal, get("own").Source)
+	require.Equal(t, ports.FromSlot, get("whole").Source)
+	require.Equal(t, ports.NotFound, get("nowhere").Status)
+	var out [1]ports.Result
+	require.NoError(t, b.Node.BatchGetRanges(t.Context(), &ports.GetBatch{Namespace: "ns", Keys: []string{"ranged"}, End: []uint32{1},
+		Ranges: []domain.Range{{Off: 7, Len: 1000}}, Regions: []ports.Memory{{Region: ports.HostRegionOf(make([]byte, 1000))}}}, out[:]))
+	require.Equal(t, ports.Hit, out[0].Status, "%v", out[0].Err)
+	require.Eventually(t, func() bool { return b.Node.Stats().PullDone == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.NoError(t, b.Node.BatchPut(t.Context(), &ports.WholeBatch{Namespace: "ns", Keys: []string{"given"}, To: "a",
+		Targets: []ports.Target{{Len: objectBytes}}, Regions: []ports.Memory{{Region: ports.HostRegionOf(object)}}}, out[:]))
+	require.Equal(t, ports.Stored, out[0].Status, "%v", out[0].Err)
+	_, err := b.Node.OpenRead(t.Context(), "ns")
+	require.NoError(t, err)
+	_, err = b.Node.BatchExists(t.Context(), "ns", []string{"own"}, time.Second, make([]bool, 1))
+	require.NoError(t, err)
+	require.NoError(t, b.Node.Remove(t.Context(), "ns", []string{"whole"}, make([]ports.Removal, 1)))
+	intrude(t, a)
+
+	sa, sb := scraped(t, a), scraped(t, b)
+	for name := range sb.families {
+		if _, ok := unmoved[name]; !ok {
+			require.Positive(t, sa.sum(name)+sb.sum(name), "%s: nothing moved it", name)
+		}
+	}
+	for name := range unmoved {
+		require.Contains(t, sb.families, name)
+	}
+	for series, want := range map[string]float64{
+		`spanpool_get_keys_total{status="hit"}`: 3, `spanpool_get_keys_total{status="not_found"}`: 1, `spanpool_get_calls_total`: 4,
+		`spanpool_get_hits_total{source="local"}`: 1, `spanpool_get_hits_total{source="slot"}`: 2,
+		`spanpool_put_keys_total{status="stored"}`: 2, `spanpool_put_bytes_total`: objectBytes,
+		`spanpool_wire_bytes_total{purpose="get"}`: objectBytes + 1000, `spanpool_wire_bytes_total{purpose="pull"}`: objectBytes - 1000,
+		`spanpool_wire_bytes_total{purpose="put"}`:     objectBytes,
+		`spanpool_caller_bytes_total`:                  2*objectBytes + 1000,
+		`spanpool_installed_bytes_total{way="slot"}`:   objectBytes,
+		`spanpool_installed_objects_total{way="pull"}`: 1,
+		`spanpool_dooms_total{cause="removed"}`:        1,
+		`spanpool_peer_up{peer="a"}`:                   1,
+		`spanpool_peer_link{peer="a",transport="tcp"}`: 1,
+		`spanpool_memory_bytes{part="medium"}`:         1 << 20,
+		`spanpool_sessions`:                            1,
+	} {
+		require.Equal(t, want, sb.values[series], series)
+	}
+	require.Positive(t, sa.values[`spanpool_control_refused_total{reason="unproven"}`])
+	require.Positive(t, sa.values[`spanpool_tcp_connections_ended_total{reason="garbage"}`])
+	conserved(t, sb, 4, 2)
+	require.Equal(t, sb.values[`spanpool_wire_bytes_total{purpose="put"}`], sa.values["spanpool_tcp_applied_bytes_total"])
+	require.Equal(t, sb.sum("spanpool_wire_bytes_total"), sa.sum("spanpool_tcp_applied_bytes_total")+sa.sum("spanpool_tcp_served_bytes_total"))
+}
+
+// conserved is what must be true of a node that asked for gets keys and gave puts, and is at rest.
+func conserved(t *testing.T, s *scrape, gets, puts float64) {
+	t.Helper()
+	require.Equal(t, gets, s.sum("spanpool_get_keys_total"), "asked = hits + each kind of failure")
+	require.Equal(t, puts, s.sum("spanpool_put_keys_total"), "given = stored + each kind of failure")
+	require.Equal(t, s.values[`spanpool_get_keys_total{status="hit"}`], s.sum("spanpool_get_hits_total"), "every hit came from somewhere")
+	require.Equal(t, s.sum("spanpool_pull_queued_total"),
+		s.sum("spanpool_pull_done_total")+s.sum("spanpool_pull_failed_total")+s.sum("spanpool_pull_waiting"), "queued = done + failed + waiting")
+	require.Equal(t, s.sum("spanpool_wire_bytes_total"), s.sum("spanpool_peer_wire_bytes_total"), "what crossed, crossed to some peer")
+	installed, local := s.sum("spanpool_installed_bytes_total"), s.values[`spanpool_wire_bytes_total{purpose="put"}`]
+	require.Equal(t, s.sum("spanpool_wire_bytes_total")-local, installed+s.sum("spanpool_duplicate_bytes_total"), "get + pull = needed + duplicate, where every key becomes local")
+	require.Equal(t, s.sum("spanpool_pages"), s.sum("spanpool_pages_free")+s.sum("spanpool_slot_pages"), "a page is free or a slot's")
+}
+
+// intrude comes to a node's doors without its secret.
+func intrude(t *testing.T, a *Daemon) {
+	t.Helper()
+	w := started(t, "--node-id", "w", "--peers", "a="+a.At.Control)
+	require.Equal(t, ports.PeerUnavailable, w.Node.Get(t.Context(), "ns", "k", ports.HostRegionOf(make([]byte, 1))).Status)
+	c, err := net.Dial("tcp", a.At.Data)
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write(bytes.Repeat([]byte{0xfe}, 4096))
+	require.NoError(t, err)
+	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	_, _ = io.Copy(io.Discard, c) // until it is closed; a reset is as good
+}
+
+// TestPagesThatAreNotHugeAreADowngrade: a medium of less than a huge page wants them in vain on every host.
+func TestPagesThatAreNotHugeAreADowngrade(t *testing.T) {
+	const series = `spanpool_downgrades_total{reason="huge_pages"}`
+	require.Zero(t, scraped(t, started(t)).values[series])
+	require.Equal(t, 1.0, scraped(t, started(t, "--dram-huge-pages", "true")).values[series])
+}
