@@ -233,3 +233,46 @@ func TestNextRoundIsFetchedWhileTheOneBeforeIsCopiedOut(t *testing.T) {
 		require.Equal(t, ports.Hit, r.wait()[0].Status)
 	})
 }
+
+// leaving is a context whose caller looks at something whenever it is about to wait.
+type leaving struct {
+	context.Context
+	look func()
+}
+
+func (l leaving) Done() <-chan struct{} {
+	l.look()
+	return l.Context.Done()
+}
+
+// TestSliceThatIsGrantedAsItsCallLeavesGoesBack has the grant and the end of the context come in one wait, again and again: which of
+// the two is seen is drawn.
+func TestSliceThatIsGrantedAsItsCallLeavesGoesBack(t *testing.T) {
+	for range 12 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, false)
+			a, b := w.pair(place{}, place{Config: noPool, get: 64 * kib})
+			a.put(64*kib, "k", "l")
+			var g faults.Gate
+			b.fail(next(1, "Link", "Op", nil, holdAfter(&g)))
+			first := b.begin(t.Context(), 0, part("k", 0, 64*kib))
+			synctest.Wait()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			once := false
+			second := b.begin(leaving{ctx, func() {
+				if !once && b.Stats().ArenaWaiting[0] == 1 {
+					once = true
+					g.Open()
+					w.pass(time.Millisecond) // the first call gives its slice back, and the second is granted it
+					cancel()
+				}
+			}}, 0, part("l", 0, 64*kib))
+			require.Equal(t, ports.Hit, first.wait()[0].Status)
+			second.wait()
+			require.True(t, once)
+			w.settle()
+			require.Zero(t, b.Stats().ArenaUsed[0])
+		})
+	}
+}

@@ -121,12 +121,15 @@ func (c *getCall) giveUpArena() {
 	c.dropRoundsLocked(ports.Busy, fmt.Errorf("no arena slice of %d bytes within %v: %w", c.rounds[c.nextRound].len, n.cfg.ArenaWait, ports.ErrBusy))
 }
 
-// dropRoundsLocked fails the keys of every round that has no slice.
+// dropRoundsLocked fails the keys of every round that was not sent.
 func (c *getCall) dropRoundsLocked(s ports.Status, err error) {
 	for ; c.nextRound < len(c.rounds); c.nextRound++ {
 		r := &c.rounds[c.nextRound]
-		if r.state == roundWaiting {
+		switch r.state {
+		case roundWaiting:
 			c.n.arenas[getArena].withdraw(r.request)
+		case roundGranted: // with the last word that the call took: nothing was sent into it
+			c.n.arenas[getArena].release(r.off)
 		}
 		r.state = roundReleased
 		for _, u := range c.units[r.first : r.first+r.count] {
