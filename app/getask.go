@@ -118,7 +118,7 @@ func (c *getCall) takeFillingLocked(i int, id domain.SlotID, now domain.Instant)
 		return true
 	}
 	k.want = info.Version
-	if k.view == nil || k.view.version != info.Version {
+	if k.view == nil || !k.view.isOf(info) {
 		c.setViewLocked(k, f.view)
 	}
 	if !k.view.fresh(now) {

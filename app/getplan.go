@@ -43,7 +43,7 @@ func (c *getCall) planReady() {
 // committed, filled by others, or doomed.
 func (c *getCall) planLocked(i int, now domain.Instant) {
 	n, k := c.n, &c.keys[i]
-	if k.slot != 0 && n.mu.table.Info(k.slot).State == domain.SlotDoomed {
+	if k.slot != 0 && (n.mu.table.Info(k.slot).State == domain.SlotDoomed || k.layout.Size != k.view.layout.Size) {
 		c.dropSlotLocked(k)
 	}
 	if k.slot == 0 {
@@ -88,7 +88,7 @@ func (c *getCall) joinSlotLocked(i int, committed, filling domain.SlotID, now do
 	}
 	var f *fill
 	switch {
-	case filling != 0 && n.mu.table.Info(filling).Version == k.view.version:
+	case filling != 0 && k.view.isOf(n.mu.table.Info(filling)):
 		f = n.mu.fills[filling]
 	case filling != 0 || committed != 0:
 		n.counters.downgrade(ports.DowngradeOtherVersion)

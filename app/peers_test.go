@@ -596,3 +596,39 @@ func TestCallerThatLeavesDuringADialDoesNotCloseThePeerToOthers(t *testing.T) {
 		b.mustGet(ports.FromSlot, part("k", 0, 10))
 	})
 }
+
+// TestVersionOfTwoSizesDoesNotShareASlot: a peer tells another size of a version than it told before. What was planned by the one
+// would lie outside of the other. What a hit of a liar shows is nobody's; the node, and the other keys, live.
+func TestVersionOfTwoSizesDoesNotShareASlot(t *testing.T) {
+	tell := func(size uint64) faults.Verdict {
+		return editResolve(func(r *ports.ResolveReply) {
+			if r.Status[0] == ports.KeyHere && r.PageEnd[0] > 0 { // no renewal
+				r.Sizes[0], r.PutLens[0] = size, size
+				r.Generations[0].Counter += size << 32
+			}
+		})
+	}
+	for _, sizes := range [][2]uint64{{1_000, 2_000}, {2_000, 1_000}} {
+		for name, second := range map[string]want{"whole": whole("k", 4_000), "part": part("k", 900, 100)} {
+			t.Run(fmt.Sprintf("%s of %d after %d", name, sizes[1], sizes[0]), func(t *testing.T) {
+				bubble(t, func(t *testing.T, w *world) {
+					a, b := w.pair(place{}, place{})
+					a.put(1_000, "k", "honest")
+					pulls := when("Link", "Op", purpose(ports.PurposePull), faults.Verdict{Err: errTest})
+					b.fail(faults.Every("PeerResolver", "Resolve", tell(sizes[0])), pulls)
+					b.prepare(0, part("k", 0, 10)).run(t.Context())
+					require.EqualValues(t, 1, b.Stats().Table.Slots[domain.SlotFilling])
+					w.pass(2 * time.Second) // the view is gone, the slot is not
+					b.fail(faults.Every("PeerResolver", "Resolve", tell(sizes[1])))
+					for range 2 {
+						b.prepare(0, second).run(t.Context())
+						w.settle()
+					}
+					require.NotZero(t, b.Stats().Downgrades[ports.DowngradeOtherVersion])
+					b.fail()
+					b.mustGet(ports.FromSlot, part("honest", 0, 1_000))
+				})
+			})
+		}
+	}
+}

@@ -90,7 +90,7 @@ func (n *Node) pullLocked(v *view, f *fill) *pullJob {
 	if p == nil || n.mu.closed {
 		return nil
 	}
-	if v == nil && f != nil {
+	if f != nil && (v == nil || v.layout.Size != f.view.layout.Size) {
 		v = f.view
 	}
 	key := pullKey{v.space, v.name}
@@ -207,8 +207,8 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 		p.failLocked(j, ports.InstallSlotRefused) // it gave way, or was cleared or removed
 		return false
 	case j.fill == nil && filling != 0:
-		if f := n.mu.fills[filling]; f.view.version == j.view.version {
-			j.attach(n, f)
+		if j.view.isOf(n.mu.table.Info(filling)) {
+			j.attach(n, n.mu.fills[filling])
 		} else {
 			p.failLocked(j, ports.InstallCommitRefused)
 			return false

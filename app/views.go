@@ -36,6 +36,10 @@ type view struct {
 	renewing bool
 }
 
+// isOf reports whether a slot holds the view's object. A version names its bytes, and so their number; but a peer that lies, or
+// two that disagree, tell two sizes of one, and what was planned by the one has no place in the other.
+func (v *view) isOf(s domain.SlotInfo) bool { return v.version == s.Version && v.layout.Size == s.Size }
+
 // fresh reports whether half of the lease is left, so that ops may be planned without a word to the peer.
 func (v *view) fresh(now domain.Instant) bool { return !v.stale && v.renewAt > now && v.conn.alive() }
 
