@@ -46,6 +46,7 @@ type pullJob struct {
 	flying int // pieces
 	asking bool
 	held   bool // the call that asked for it has not ended
+	told   bool // view is an answer that nothing was fetched by yet
 	again  bool // a piece came late, or its link was reset: once
 	ended  bool
 }
@@ -221,7 +222,8 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 		}
 		j.attach(n, f)
 	}
-	if !j.view.fresh(now) {
+	// An answer that took half of its lease is used while it lasts: the next one would take as long.
+	if !j.view.fresh(now) && !(j.told && j.view.usable(now)) {
 		if j.fill.view != j.view && j.fill.view.fresh(now) {
 			j.view = j.fill.view // a reader has resolved since
 			return true
@@ -246,6 +248,7 @@ func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
 	if foreground > 0 && !c.credit.Spend(run.Len) {
 		return false
 	}
+	j.told = false
 	fl := n.newFlightLocked(j.fill, j.view, []domain.Run{run})
 	b := p.batchTo(c)
 	op := p.newOp(pullOp{job: j, flight: fl, batch: b, bytes: run.Len, conn: c})
@@ -426,7 +429,7 @@ func (p *puller) answeredLocked(a *pullAsk, now domain.Instant) {
 			p.failLocked(j, ports.InstallPeerFailed)
 			continue
 		}
-		j.view = v
+		j.view, j.told = v, true
 		if j.fill != nil && !j.fill.doomed {
 			j.fill.view = v
 		}

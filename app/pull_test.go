@@ -262,3 +262,19 @@ func TestSwitchedOffPullHasNoQueue(t *testing.T) {
 		}
 	})
 }
+
+// TestPullOfAPeerThatAnswersSlowlyEnds: its answers take more than half of the leases that they bring.
+func TestPullOfAPeerThatAnswersSlowlyEnds(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{Config: app.Config{PeerLease: 100 * time.Millisecond}}, place{})
+		a.put(3*domain.PullPieceBytes, "k")
+		b.fail(when("PeerResolver", "Resolve", func(c faults.Call) bool { return c.N > 1 }, faults.Verdict{After: faults.For(60 * time.Millisecond)}),
+			when("Link", "Op", purpose(ports.PurposeGet), faults.Verdict{After: faults.For(80 * time.Millisecond)})) // so that the pull has to ask
+		b.mustGet(ports.FromSlot, part("k", 0, 10))
+		w.settle()
+		require.EqualValues(t, 1, b.Stats().PullDone)
+		require.Less(t, b.faults.Count("PeerResolver", "Resolve"), uint64(12))
+		b.fail()
+		b.requireLocal(3*domain.PullPieceBytes, "k")
+	})
+}
