@@ -241,7 +241,7 @@ func (n *Node) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []port
 	}
 	for i := range g.Keys {
 		r := rows(g.End, i)
-		c.addKey(r.lo, r.hi, 0)
+		c.addKey(r.lo, r.hi, nil)
 	}
 	c.run(ctx)
 	return nil
@@ -265,8 +265,8 @@ func (n *Node) BatchGet(ctx context.Context, w *ports.WholeBatch, out []ports.Re
 		c.own = append(c.own, domain.Range{Len: domain.Whole, Region: t.Region, RegionOff: t.Off})
 	}
 	c.ranges = c.own
-	for i, t := range w.Targets {
-		c.addKey(uint32(i), uint32(i)+1, t.Len)
+	for i := range w.Targets {
+		c.addKey(uint32(i), uint32(i)+1, &w.Targets[i])
 	}
 	c.run(ctx)
 	return nil
@@ -307,14 +307,15 @@ func (c *getCall) begin(id ports.SessionID) error {
 	return nil
 }
 
-// addKey takes in one key: what can be checked without its size is checked here. A bad key fails alone.
-func (c *getCall) addKey(lo, hi uint32, room uint64) {
+// addKey takes in one key: what can be checked without its size is checked here. A bad key fails alone. A target says how much
+// room a whole read has; without one it has the rest of its region.
+func (c *getCall) addKey(lo, hi uint32, room *ports.Target) {
 	i := len(c.keys)
-	c.keys = append(c.keys, getKey{room: room, spanLo: uint32(len(c.spans))})
+	c.keys = append(c.keys, getKey{spanLo: uint32(len(c.spans))})
 	k := &c.keys[i]
 	c.out[i] = ports.Result{}
 	c.open++
-	if err := c.layOut(k, c.names[i], c.ranges[lo:hi], lo); err != nil {
+	if err := c.layOut(k, c.names[i], c.ranges[lo:hi], lo, room); err != nil {
 		c.spans = c.spans[:k.spanLo]
 		k.spanHi = k.spanLo
 		c.fail(i, ports.Invalid, err)
@@ -324,12 +325,12 @@ func (c *getCall) addKey(lo, hi uint32, room uint64) {
 }
 
 // layOut checks a key's ranges and appends its spans.
-func (c *getCall) layOut(k *getKey, name string, ranges []domain.Range, base uint32) error {
+func (c *getCall) layOut(k *getKey, name string, ranges []domain.Range, base uint32, room *ports.Target) error {
 	if err := domain.CheckKey(name); err != nil {
 		return err
 	}
 	if len(ranges) == 1 && ranges[0].Len == domain.Whole {
-		return c.layOutWhole(k, ranges[0], base)
+		return c.layOutWhole(k, ranges[0], base, room)
 	}
 	first := len(c.order)
 	var err error
@@ -348,11 +349,14 @@ func (c *getCall) layOut(k *getKey, name string, ranges []domain.Range, base uin
 }
 
 // layOutWhole lays out [0, size) of a size that is not known yet: sizedLocked fills in the span's length.
-func (c *getCall) layOutWhole(k *getKey, r domain.Range, base uint32) error {
+func (c *getCall) layOutWhole(k *getKey, r domain.Range, base uint32, room *ports.Target) error {
 	if r.Off != 0 {
 		return &domain.LimitError{What: "offset of a whole read", Value: r.Off, Limit: 0}
 	}
-	if k.room == 0 && int(r.Region) < len(c.regions) && c.regions[r.Region].Region != nil {
+	switch {
+	case room != nil:
+		k.room = room.Len
+	case int(r.Region) < len(c.regions) && c.regions[r.Region].Region != nil:
 		if all := c.regions[r.Region].Region.Len(); all > r.RegionOff {
 			k.room = all - r.RegionOff
 		}
@@ -368,8 +372,11 @@ func (c *getCall) layOutWhole(k *getKey, r domain.Range, base uint32) error {
 
 // inRegion refuses memory outside of the call's region table.
 func inRegion(regions []ports.Memory, region uint32, off, n uint64) error {
-	if int(region) >= len(regions) || regions[region].Region == nil {
+	if int(region) >= len(regions) {
 		return &domain.LimitError{What: "region of the call's table", Value: uint64(region), Limit: uint64(len(regions))}
+	}
+	if regions[region].Region == nil {
+		return fmt.Errorf("region %d of the call's table has no memory: %w", region, domain.ErrInvalid)
 	}
 	if all := regions[region].Region.Len(); off > all || n > all-off {
 		return fmt.Errorf("region %d: %d bytes at %d of %d: %w", region, n, off, all, domain.ErrInvalid)
@@ -405,7 +412,11 @@ func (c *getCall) flatTable() {
 		c.flat = append(c.flat, domain.PageRef{Buffer: uint32(len(c.flat))})
 	}
 	for i := range c.regions {
-		c.into = append(c.into, domain.Flat(c.flat[i:i+1], c.regions[i].Region.Len()))
+		var n uint64
+		if r := c.regions[i].Region; r != nil { // no range names one that is not there: inRegion refused it
+			n = r.Len()
+		}
+		c.into = append(c.into, domain.Flat(c.flat[i:i+1], n))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
+	pattern "github.com/spanpool/spanpool/ports/porttest/content"
 )
 
 func hostMemory(n int) ports.HostRegion { return ports.HostRegionOf(make([]byte, n)) }
@@ -242,5 +243,39 @@ func TestClosedNodeRefusesEveryCall(t *testing.T) {
 		_, err = n.RegisterMemory(t.Context(), hostMemory(1))
 		require.ErrorIs(t, err, ports.ErrClosed)
 		require.ErrorIs(t, n.Close(), ports.ErrClosed)
+	})
+}
+
+func TestRegionsThatAreNotThereAreRefusedByName(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		a.put(100, "k")
+		for _, n := range []*node{a, b} {
+			out := make([]ports.Result, 2)
+			g := &ports.GetBatch{Namespace: namespace, Keys: []string{"k", "k"}, End: []uint32{1, 2}, Ranges: []domain.Range{{Len: 10, Region: 1}, {Len: 10}},
+				Regions: []ports.Memory{{}, {Region: hostMemory(100)}}}
+			require.NoError(t, n.BatchGetRanges(t.Context(), g, out))
+			require.Equal(t, ports.Hit, out[0].Status, "the other key of the call: %v", out[0].Err)
+			require.Equal(t, ports.Invalid, out[1].Status)
+			require.ErrorContains(t, out[1].Err, "region 0 of the call's table has no memory")
+		}
+	})
+}
+
+// TestRoomOfNothingIsNoRoom: a whole get has the room that its target says, not what its region has behind it.
+func TestRoomOfNothingIsNoRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		a.put(100, "k")
+		for _, n := range []*node{a, b} {
+			mem := make([]byte, 200)
+			pattern.Poison(mem)
+			out := make([]ports.Result, 1)
+			get := &ports.WholeBatch{Namespace: namespace, Keys: []string{"k"}, Targets: []ports.Target{{Off: 50}}, Regions: []ports.Memory{{Region: ports.HostRegionOf(mem)}}}
+			require.NoError(t, n.BatchGet(t.Context(), get, out))
+			require.Equal(t, ports.TooLarge, out[0].Status)
+			require.ErrorContains(t, out[0].Err, "100, limit 0")
+			require.Equal(t, -1, pattern.CheckPoison(mem))
+		}
 	})
 }

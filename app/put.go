@@ -150,7 +150,7 @@ func (c *putCall) twins() {
 				first.Status = ports.Exists
 			}
 			if first.Status == ports.Exists && first.Size != k.size {
-				first.Status = ports.Conflict
+				first.Status, first.Err = ports.Conflict, errOtherSize(first.Size, k.size)
 			}
 			c.finish(i, first.Status, first.Err)
 		}
@@ -223,10 +223,14 @@ func (c *putCall) reserveLocked(i int, now domain.Instant) {
 
 func (c *putCall) finishExisting(i int, size uint64) {
 	if size != c.keys[i].size {
-		c.finish(i, ports.Conflict, fmt.Errorf("exists with %d bytes, not %d: %w", size, c.keys[i].size, domain.ErrInvalid))
+		c.finish(i, ports.Conflict, errOtherSize(size, c.keys[i].size))
 		return
 	}
 	c.finish(i, ports.Exists, nil)
+}
+
+func errOtherSize(size, not uint64) error {
+	return fmt.Errorf("exists with %d bytes, not %d: %w", size, not, domain.ErrInvalid)
 }
 
 // commitLocked publishes a slot that was written, or dooms one that was not.

@@ -506,3 +506,15 @@ func TestOwnerRefusesMalformedRequests(t *testing.T) {
 		require.EqualValues(t, 1, a.committed(), "without sums there is nothing to verify against")
 	})
 }
+
+func TestDuplicateKeyOfAnotherSizeSaysWhatIsThere(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		n := w.node("a", place{})
+		out := make([]ports.Result, 2)
+		require.NoError(t, n.BatchPut(t.Context(), &ports.WholeBatch{Namespace: namespace, Keys: []string{"k", "k"}, Regions: []ports.Memory{{Region: hostMemory(100)}},
+			Targets: []ports.Target{{Len: 10}, {Len: 20}}}, out))
+		require.Equal(t, ports.Stored, out[0].Status)
+		require.Equal(t, ports.Conflict, out[1].Status)
+		require.ErrorContains(t, out[1].Err, "exists with 10 bytes, not 20")
+	})
+}
