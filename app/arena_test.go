@@ -276,3 +276,14 @@ func TestSliceThatIsGrantedAsItsCallLeavesGoesBack(t *testing.T) {
 		})
 	}
 }
+
+// TestArenasOfLessThanASliceAreOff: they hold nothing, and nobody waits for them.
+func TestArenasOfLessThanASliceAreOff(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPool, get: domain.ArenaAlign - 1, put: domain.ArenaAlign - 1})
+		a.put(100, "k")
+		require.Equal(t, ports.NoSpace, b.get(part("k", 0, 10))[0].Status)
+		require.Equal(t, ports.NoSpace, b.putTo(t.Context(), "a", 0, 100, 1, "l")[0].Status)
+		require.EqualValues(t, 2, b.Stats().Downgrades[ports.DowngradeArenaOff])
+	})
+}

@@ -247,7 +247,9 @@ func (c *getCall) routeNew() {
 	if len(c.askNames) == 0 {
 		return
 	}
-	err := n.holders(c.ctx, c.namespace, c.askNames, &c.holders)
+	ctx, cancel := context.WithTimeout(c.ctx, c.deadline.Sub(n.now()))
+	err := n.holders(ctx, c.namespace, c.askNames, &c.holders)
+	cancel()
 	j := 0
 	for _, i := range c.asking {
 		k := &c.keys[i]

@@ -283,6 +283,18 @@ func (n *Node) doomLocked(id domain.SlotID, cause domain.DoomCause, now domain.I
 	n.mu.table.Doom(id, cause, now)
 }
 
+// expiredLocked ends a reservation whose time is over, if nobody has yet: it is compared on access, and the sweep comes later.
+func (n *Node) expiredLocked(pending domain.SlotID, now domain.Instant) bool {
+	if pending == 0 {
+		return false
+	}
+	if d := n.mu.table.Info(pending).Deadline; d == 0 || d > now {
+		return false
+	}
+	n.doomLocked(pending, domain.DoomDeadline, now)
+	return true
+}
+
 // commitLocked publishes a slot whose bytes are all there, and dooms what else was under way for its key. It reports false,
 // with the slot doomed, when another was first.
 func (n *Node) commitLocked(id domain.SlotID, now domain.Instant) bool {

@@ -632,3 +632,17 @@ func TestVersionOfTwoSizesDoesNotShareASlot(t *testing.T) {
 		}
 	}
 }
+
+func TestDirectoryThatDoesNotAnswerTakesNoLongerThanACall(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: app.Config{CallTimeout: 300 * time.Millisecond}})
+		a.put(1_000, "far")
+		b.put(1_000, "near")
+		b.fail(faults.Every("Directory", "Holders", faults.Verdict{Drop: true}))
+		began := time.Now()
+		out := b.get(part("far", 0, 10), part("near", 0, 10))
+		require.Equal(t, 300*time.Millisecond, time.Since(began))
+		require.Equal(t, ports.PeerUnavailable, out[0].Status)
+		require.Equal(t, ports.Hit, out[1].Status)
+	})
+}

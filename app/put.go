@@ -202,6 +202,9 @@ func (c *putCall) local() {
 func (c *putCall) reserveLocked(i int, now domain.Instant) {
 	n, k := c.n, &c.keys[i]
 	committed, _, pending := n.mu.table.Lookup(c.space, c.names[i])
+	if n.expiredLocked(pending, now) {
+		pending = 0
+	}
 	switch {
 	case committed != 0:
 		c.finishExisting(i, n.mu.table.Info(committed).Size)

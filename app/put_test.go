@@ -507,6 +507,65 @@ func TestOwnerRefusesMalformedRequests(t *testing.T) {
 	})
 }
 
+// TestPutEndsWithItsContextWhateverThePeerDoes: a control call that is not answered costs the caller no more than it wants to wait,
+// nor more than a call may take; the owner is told to wait no longer.
+func TestPutEndsWithItsContextWhateverThePeerDoes(t *testing.T) {
+	for method, status := range map[string]ports.Status{"Reserve": ports.Cancelled, "Commit": ports.PeerUnavailable} { // it may have been committed
+		t.Run(method, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				a, b := w.pair(place{}, place{})
+				b.fail(next(1, "PeerWriter", method, nil, faults.Verdict{Drop: true, Effect: method == "Reserve"}),
+					next(1, "PeerWriter", "Abort", nil, faults.Verdict{Before: faults.For(300 * time.Millisecond)}))
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				began := time.Now()
+				out := b.putTo(ctx, "a", 0, 100, 1, "k")
+				require.Equal(t, 100*time.Millisecond, time.Since(began))
+				require.Equal(t, status, out[0].Status)
+				require.ErrorIs(t, out[0].Err, ports.ErrCancelled)
+				w.settle()
+				require.Zero(t, a.Stats().Table.Slots[domain.SlotPending], "the owner was told")
+				require.False(t, b.Stats().Peers[0].Down, "a caller that leaves says nothing of the peer")
+				b.fail()
+				require.Equal(t, ports.Stored, b.putTo(t.Context(), "a", 0, 100, 1, "k")[0].Status)
+			})
+		})
+	}
+}
+
+func TestPutIsBoundedThoughNoControlCallIsAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		_, b := w.pair(place{}, place{Config: app.Config{CallTimeout: 500 * time.Millisecond}})
+		b.fail(faults.Every("PeerWriter", "Commit", faults.Verdict{Drop: true}), faults.Every("PeerWriter", "Abort", faults.Verdict{Drop: true}))
+		began := time.Now()
+		require.Equal(t, ports.PeerUnavailable, b.putTo(t.Context(), "a", 0, 100, 1, "k")[0].Status)
+		require.Equal(t, 500*time.Millisecond, time.Since(began))
+	})
+}
+
+// TestReservationThatHasEndedIsRefusedBeforeItIsSwept: the sweep comes seldom, and the time is compared on access.
+func TestReservationThatHasEndedIsRefusedBeforeItIsSwept(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		owner := app.Config{Reservation: 100 * time.Millisecond, SweepEvery: 20 * time.Second}
+		a, b := w.pair(place{Config: owner}, place{})
+		c := w.node("c", place{})
+		b.fail(faults.Every("PeerWriter", "Commit", faults.Verdict{Before: faults.For(500 * time.Millisecond)}))
+		out := b.putTo(t.Context(), "a", 0, 100, 1, "k")
+		require.Equal(t, ports.TransferFailed, out[0].Status)
+		require.ErrorIs(t, out[0].Err, ports.ErrRevoked)
+		for i, again := range []func() ports.Status{
+			func() ports.Status { return c.putTo(t.Context(), "a", 1, 100, 1, "l0")[0].Status },
+			func() ports.Status { return a.putAs("l1", 1, 100).Status },
+		} {
+			key := keys("l", 2)[i]
+			b.fail(faults.Every("PeerWriter", "Commit", faults.Verdict{Drop: true}), faults.Every("PeerWriter", "Abort", faults.Verdict{Drop: true}))
+			require.Equal(t, ports.PeerUnavailable, b.putTo(t.Context(), "a", 0, 100, 1, key)[0].Status)
+			require.Equal(t, ports.Stored, again(), "a writer that is gone keeps nobody from %s", key)
+			w.pass(2 * time.Second) // the breaker
+		}
+	})
+}
+
 func TestDuplicateKeyOfAnotherSizeSaysWhatIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		n := w.node("a", place{})

@@ -41,7 +41,7 @@ type putRound struct {
 // remote puts to a named peer.
 func (c *putCall) remote(to ports.PeerID) {
 	n := c.n
-	if n.arenas[putArena] == nil {
+	if capacityOf(n.arenas[putArena]) == 0 {
 		n.counters.downgrade(ports.DowngradeArenaOff)
 		c.failRest(ports.NoSpace, fmt.Errorf("put to %s: the put arena is off: %w", to, ports.ErrNoSpace))
 		return
@@ -73,8 +73,9 @@ func (p *remotePut) attempt(to *peer, keys []int) {
 	}
 	var reply ports.ReserveReply
 	if err := p.reserveAll(to, keys, &reply); err != nil {
+		s, err := p.failed(err)
 		for _, i := range keys {
-			p.keys[i].err = &putError{ports.PeerUnavailable, fmt.Errorf("reserve at %s: %w", to.id, err)}
+			p.keys[i].err = &putError{s, fmt.Errorf("reserve at %s: %w", to.id, err)}
 		}
 		return
 	}
@@ -110,6 +111,25 @@ func (c *putCall) failRest(s ports.Status, err error) {
 	}
 }
 
+// control bounds a control call of the put: by its own time, by what is left of the call's, and by the caller's context.
+func (p *remotePut) control() (context.Context, context.CancelFunc) {
+	n := p.n
+	ctx, cancel := context.WithTimeout(n.stop, min(n.cfg.ControlTimeout, p.deadline.Sub(n.now())))
+	stop := context.AfterFunc(p.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// over reports whether the caller has left or the call's time has passed: then a control call that failed says nothing of the peer.
+func (p *remotePut) over() bool { return context.Cause(p.ctx) != nil || p.n.now() >= p.deadline }
+
+// failed says what the failure of a control call amounts to.
+func (p *remotePut) failed(err error) (ports.Status, error) {
+	if cause := context.Cause(p.ctx); cause != nil {
+		return ports.Cancelled, fmt.Errorf("%w: %w", ports.ErrCancelled, cause)
+	}
+	return ports.PeerUnavailable, err
+}
+
 // reserveAll asks for the keys in one call.
 func (p *remotePut) reserveAll(to *peer, keys []int, reply *ports.ReserveReply) error {
 	n := p.n
@@ -118,10 +138,8 @@ func (p *remotePut) reserveAll(to *peer, keys []int, reply *ports.ReserveReply) 
 	for _, i := range keys {
 		reserve.Sizes = append(reserve.Sizes, p.keys[i].size)
 	}
-	ctx, cancel := n.control()
+	ctx, cancel := p.control()
 	defer cancel()
-	stop := context.AfterFunc(p.ctx, cancel)
-	defer stop()
 	conn, err := n.ask(ctx, to, func(ctx context.Context, c *conn) error {
 		reserve.Via = c.kind
 		if err := n.p.Writer.Reserve(ctx, c.to, &reserve, reply); err != nil {
@@ -333,8 +351,8 @@ func (p *remotePut) stopWith(s ports.Status, err error) {
 	}
 }
 
-// settle commits what was written whole, and aborts the rest: at once when our transport is quiet, else by a goroutine that waits
-// for that, while the caller goes on (its memory is not touched: the arena's is).
+// settle commits what was written whole, and aborts the rest by a goroutine, which waits until our transport is quiet. The caller
+// waits for that only when it is quiet now, and not past its time (its memory is not touched: the arena's is).
 func (p *remotePut) settle() {
 	var abort []int
 	var commit []int
@@ -347,29 +365,45 @@ func (p *remotePut) settle() {
 			commit = append(commit, i)
 		}
 	}
-	p.commit(commit)
-	if len(abort) == 0 {
-		return
-	}
-	keys, versions := p.columns(abort)
 	for _, i := range abort {
 		p.finish(i, putStatus(p.keys[i].err), p.keys[i].err)
 	}
-	if p.flying == 0 {
-		p.abort(keys, versions)
+	if p.commit(commit) { // what the owner has not committed by now it is not to wait for
+		abort = append(abort, commit...)
+	}
+	if len(abort) == 0 || p.conn == nil {
 		return
 	}
-	p.cancelFlying()
+	keys, versions := p.columns(abort)
+	if p.flying > 0 {
+		p.cancelFlying()
+	}
 	late := &remotePut{putCall: &putCall{n: p.n, ctx: context.Background(), keys: p.keys, deadline: p.n.now().Add(2 * p.n.cfg.TransferTimeout)},
 		conn: p.conn, arena: p.arena, q: p.q, rounds: p.rounds, flying: p.flying}
 	p.n.mu.Lock()
 	p.n.mu.calls++ // counted until it has ended, as an abandoned get is
 	p.n.mu.Unlock()
+	told := make(chan struct{})
 	p.n.wg.Go(func() {
 		defer p.n.leave()
+		defer close(told)
 		late.drain()
 		late.abort(keys, versions)
 	})
+	if p.flying == 0 {
+		p.await(told)
+	}
+}
+
+// await waits for what a goroutine does in the call's place, for as long as the call may take.
+func (p *remotePut) await(done <-chan struct{}) {
+	left := time.NewTimer(p.deadline.Sub(p.n.now()))
+	defer left.Stop()
+	select {
+	case <-done:
+	case <-left.C:
+	case <-p.ctx.Done():
+	}
 }
 
 // drain waits until none of our writes is outstanding; every op completes by its deadline.
@@ -414,10 +448,11 @@ func (p *remotePut) abort(keys []ports.Key, versions []domain.Version) {
 	}
 }
 
-// commit publishes keys whose bytes are all written. A reply that was lost is asked for once more: commit is idempotent.
-func (p *remotePut) commit(keys []int) {
+// commit publishes keys whose bytes are all written. A reply that was lost is asked for once more: commit is idempotent. It reports
+// whether the call was over before the answer came.
+func (p *remotePut) commit(keys []int) (left bool) {
 	if len(keys) == 0 {
-		return
+		return false
 	}
 	n := p.n
 	var req ports.CommitRequest
@@ -430,18 +465,21 @@ func (p *remotePut) commit(keys []int) {
 	var status []ports.CommitStatus
 	var err error
 	for range 2 {
-		ctx, cancel := n.control()
+		ctx, cancel := p.control()
 		err = n.p.Writer.Commit(ctx, p.conn.to, &req, &status)
 		cancel()
 		if err == nil {
 			err = checkColumn("commit", len(status), len(keys))
 		}
-		if err == nil || errors.Is(err, ports.ErrRestarted) {
+		if err == nil || errors.Is(err, ports.ErrRestarted) || p.over() {
 			break
 		}
 	}
 	if err != nil {
-		p.conn.failed(err)
+		if left = p.over(); !left {
+			p.conn.failed(err)
+		}
+		_, err = p.failed(err) // whatever ended the wait, what was not answered may have been done: no word of the caller's undoes that
 	}
 	for r, i := range keys {
 		switch {
@@ -455,6 +493,7 @@ func (p *remotePut) commit(keys []int) {
 			p.finish(i, ports.TransferFailed, fmt.Errorf("commit at %s: %w: the reservation has ended", p.conn.peer.id, ports.ErrRevoked))
 		}
 	}
+	return left
 }
 
 // putStatus is what a failed write amounts to.

@@ -311,6 +311,9 @@ func (n *Node) reserveLocked(from ports.Peer, k ports.Key, v domain.Version, siz
 		return nil, ports.ReserveRefused, nil
 	}
 	committed, _, pending := t.Lookup(space, k.Name)
+	if n.expiredLocked(pending, now) {
+		pending = 0
+	}
 	switch {
 	case committed != 0 && t.Info(committed).Size != size:
 		return nil, ports.ReserveConflict, nil
@@ -416,7 +419,7 @@ func (n *Node) commitRowLocked(from ports.Peer, k ports.Key, v domain.Version) (
 		return nil, ports.CommitExists, nil
 	}
 	r := n.mu.reserved[pending]
-	if pending == 0 || r == nil || !r.granted || r.committing || r.writer != from || r.version != v {
+	if pending == 0 || n.expiredLocked(pending, n.now()) || r == nil || !r.granted || r.committing || r.writer != from || r.version != v {
 		return nil, ports.CommitRefused, nil
 	}
 	return r, 0, nil
