@@ -78,12 +78,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// maxDuration keeps sums of instants and durations from overflowing; the number is arbitrary.
+const maxDuration = 10 * 365 * 24 * time.Hour
+
 // check refuses what cannot work; every error names the field, its value and what is allowed.
 func (c Config) check() error {
 	if c.ID == "" {
 		return errors.New("config ID: empty, want the node's stable name")
 	}
-	if c.FillingShare < 0 || c.FillingShare > 1 {
+	if !(c.FillingShare >= 0 && c.FillingShare <= 1) { // so that NaN is refused
 		return fmt.Errorf("config FillingShare: %v, want more than 0 and at most 1", c.FillingShare)
 	}
 	if c.Locality > domain.LocalityOff {
@@ -92,11 +95,14 @@ func (c Config) check() error {
 	for name, d := range map[string]time.Duration{"PeerLease": c.PeerLease, "ControlTimeout": c.ControlTimeout, "DialTimeout": c.DialTimeout,
 		"TransferTimeout": c.TransferTimeout, "ArenaWait": c.ArenaWait, "CallTimeout": c.CallTimeout, "Reservation": c.Reservation,
 		"HoldTime": c.HoldTime, "BreakerMin": c.BreakerMin, "BreakerMax": c.BreakerMax, "SweepEvery": c.SweepEvery} {
-		if d < 0 {
-			return fmt.Errorf("config %s: %v, want a positive duration", name, d)
+		if d < 0 || d > maxDuration {
+			return fmt.Errorf("config %s: %v, want a positive duration of at most %v", name, d, maxDuration)
 		}
 	}
-	if c.HighWatermark < 0 || c.HighWatermark > 1 || c.LowWatermark < 0 || c.LowWatermark > c.HighWatermark {
+	if c.PeerLease > maxLease {
+		return fmt.Errorf("config PeerLease: %v, want at most %v, which is all that peers believe", c.PeerLease, maxLease)
+	}
+	if !(c.HighWatermark >= 0 && c.HighWatermark <= 1 && c.LowWatermark >= 0 && c.LowWatermark <= c.HighWatermark) {
 		return fmt.Errorf("config watermarks: high %v, low %v, want 0 <= low <= high <= 1", c.HighWatermark, c.LowWatermark)
 	}
 	return nil
