@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ type peer struct {
 		backoff   time.Duration
 		refused   []ports.Refusal
 		failure   error                     // why it was left out; nil since the last hello that succeeded
+		open      []*conn                   // whose links are not closed yet: conn, and those that are being retired
 		past      [ports.NumPurposes]uint64 // bytes of links that were closed
 	}
 }
@@ -165,6 +167,7 @@ func (p *peer) settle(c *conn, refused []ports.Refusal, err error, done chan str
 	switch {
 	case err == nil:
 		p.mu.conn, p.mu.refused, p.mu.failure = c, refused, nil
+		p.mu.open = append(p.mu.open, c)
 		p.mu.backoff, p.mu.downUntil = 0, 0
 	case errors.Is(err, context.Canceled): // who dialled left: that says nothing about the peer
 	default:
@@ -331,7 +334,7 @@ func (p *peer) drop(c *conn) {
 	p.retire(c)
 }
 
-// retire closes a link once and keeps its counts.
+// retire closes a link once and keeps its counts, which stay visible while that takes: a sum of bytes never falls.
 func (p *peer) retire(c *conn) {
 	if c.dead.Swap(true) {
 		return
@@ -340,6 +343,7 @@ func (p *peer) retire(c *conn) {
 	counts := c.link.Counts()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.mu.open = slices.DeleteFunc(p.mu.open, func(o *conn) bool { return o == c })
 	for i, b := range counts.Bytes {
 		p.mu.past[i] += b
 	}
@@ -349,8 +353,10 @@ func (p *peer) stats() ports.PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := ports.PeerStats{Peer: ports.Peer{ID: p.id}, Refused: p.mu.refused, Down: p.mu.downUntil > p.n.now(), Failure: p.mu.failure, Wire: p.mu.past}
-	if c := p.mu.conn; c != nil && !c.dead.Load() {
+	if c := p.mu.conn; c != nil && c.alive() {
 		s.Peer, s.Transport = c.to, c.kind
+	}
+	for _, c := range p.mu.open {
 		for i, b := range c.link.Counts().Bytes {
 			s.Wire[i] += b
 		}

@@ -579,6 +579,41 @@ func TestControlCallsThatFailOpenTheBreakerAndCallErrorsDoNot(t *testing.T) {
 	}
 }
 
+// TestBytesStayCountedWhileTheirLinkIsClosed: a sum that falls is a restart to who reads it over time.
+func TestBytesStayCountedWhileTheirLinkIsClosed(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.put(objectSize, "k", "l")
+		b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+		var g faults.Gate
+		b.fail(next(1, "PeerResolver", "Resolve", nil, faults.Verdict{Err: ports.ErrPeer}), next(1, "Link", "Close", nil, hold(&g)))
+		r := b.begin(t.Context(), 0, part("l", 0, 1))
+		for _, closed := range []bool{false, true} {
+			synctest.Wait()
+			s := b.Stats()
+			require.EqualValues(t, 1_000, s.Wire[ports.PurposeGet], "closed: %t", closed)
+			require.Equal(t, s.Wire, s.Peers[0].Wire)
+			require.Empty(t, s.Peers[0].Transport)
+			g.Open()
+		}
+		require.Equal(t, ports.PeerUnavailable, r.wait()[0].Status)
+	})
+}
+
+// TestPeerThatDiedWhileNobodyAskedHasNoTransport: its link says so before a call does.
+func TestPeerThatDiedWhileNobodyAskedHasNoTransport(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.put(objectSize, "k")
+		b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+		require.NotEmpty(t, b.Stats().Peers[0].Transport)
+		a.stop()
+		synctest.Wait()
+		require.Empty(t, b.Stats().Peers[0].Transport)
+		require.EqualValues(t, 1_000, b.Stats().Wire[ports.PurposeGet])
+	})
+}
+
 func TestCallerThatLeavesDuringADialDoesNotCloseThePeerToOthers(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair(place{}, place{Config: noPull})
