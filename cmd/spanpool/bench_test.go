@@ -9,8 +9,9 @@ import (
 	"github.com/spanpool/spanpool/domain"
 )
 
-func TestHelpOfMixedAndRatiosIsGolden(t *testing.T) {
-	for name, args := range map[string][]string{"mixed": {"bench", "mixed", "--help"}, "ratios": {"bench", "ratios", "--help"}} {
+func TestHelpOfMixedRatiosAndCeilingIsGolden(t *testing.T) {
+	for name, args := range map[string][]string{"mixed": {"bench", "mixed", "--help"}, "ratios": {"bench", "ratios", "--help"},
+		"ceiling": {"bench", "ceiling", "--help"}} {
 		o := invoke(t, args...)
 		require.Equal(t, exitOK, o.code, o.stderr)
 		golden(t, "help-bench-"+name+".txt", o.stdout)
@@ -49,6 +50,8 @@ func TestComparisonsThatCannotBeAreRefused(t *testing.T) {
 		{[]string{"mixed", "--transport", "tcp"}, `--transport "tcp"`},
 		{[]string{"ratios", "--bars", "none-such"}, `--bars "none-such": unknown; available: restore-1,`},
 		{[]string{"ratios", "--runs", "0"}, `--runs "0"`},
+		{[]string{"ceiling", "--fragments", "1728,3"}, `--fragments "3": want 64 to`},
+		{[]string{"ceiling", "--output", "xml"}, `--output "xml"`},
 	} {
 		o := invoke(t, append([]string{"bench"}, c.args...)...)
 		require.Equal(t, exitUsage, o.code, "%v: %s", c.args, o.stderr)
@@ -61,4 +64,13 @@ func TestAFailedBarExitsWith1(t *testing.T) {
 	o := invoke(t, "bench", "ratios", "--bars", "mixed-4", "--runs", "1")
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "bar mixed-4: ")
+}
+
+func TestTheCeilingNeedsMemoryAndNoNodes(t *testing.T) {
+	o := invoke(t, "bench", "ceiling", "--max-memory", "1MiB")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "source 2")
+	require.Contains(t, o.stderr, "limit 1.0 MiB")
+	require.Nil(t, o.spec)
+	require.Equal(t, 4, o.procs)
 }
