@@ -53,3 +53,18 @@ func TestACallDoesNotWaitForTheRedialOfAPeerThatFailed(t *testing.T) {
 		}
 	})
 }
+
+// TestPutToANameThatNoMemberHasMakesNoPeer: a slip of the pen would be dialled every second for ever.
+func TestPutToANameThatNoMemberHasMakesNoPeer(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		_, b := w.pair(place{}, place{})
+		r := b.putTo(t.Context(), "typo", 0, 100, 1, "k")
+		require.Equal(t, ports.PeerUnavailable, r[0].Status)
+		require.ErrorContains(t, r[0].Err, "no member has this name")
+		w.pass(3 * time.Second)
+		for _, p := range b.Stats().Peers {
+			require.NotEqual(t, ports.PeerID("typo"), p.Peer.ID)
+		}
+		require.Zero(t, b.faults.Count("PeerResolver", "Hello"))
+	})
+}

@@ -125,6 +125,7 @@ func (s *scripted) directory() ports.Directory {
 			out.Versions, out.Complete = append(out.Versions, make([]domain.Version, len(out.Peers))...), true
 			return nil
 		})
+	m.EXPECT().Members(gomock.Any()).AnyTimes().Return(ids, nil)
 	m.EXPECT().Announce(gomock.Any(), gomock.Any(), gomock.Any()).AnyTimes()
 	m.EXPECT().Withdraw(gomock.Any(), gomock.Any(), gomock.Any()).AnyTimes()
 	return m

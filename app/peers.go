@@ -75,6 +75,12 @@ func (t *peerTable) get(id ports.PeerID) *peer {
 	return p
 }
 
+func (t *peerTable) known(id ports.PeerID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.peers[id] != nil
+}
+
 func (t *peerTable) all() []*peer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
