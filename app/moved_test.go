@@ -102,11 +102,21 @@ var notYet = map[string]string{
 // TestMain runs the tests, requires that no goroutine is left, and, after a run of all of them, that every series was moved.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if code == 0 && flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == "" && !testing.Short() {
+		if code == 0 && ranAll() {
 			code = reportDead(moved.dead())
 		}
 		os.Exit(code)
 	}))
+}
+
+// ranAll reports whether no flag left tests out; -list runs none.
+func ranAll() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		if flag.Lookup(name).Value.String() != "" {
+			return false
+		}
+	}
+	return !testing.Short()
 }
 
 // dead is the series that nothing moved, and those that are said not to move and did.

@@ -46,7 +46,7 @@ race() {
 
 # Every fuzz target for a moment: the corpus and some seconds of new inputs.
 fuzz() {
-	go test -list '^Fuzz' ./... >"$work/list" || return 1
+	go test -list '^Fuzz' ./... >"$work/list" 2>&1 || { grep -v '^ok' "$work/list"; return 1; }
 	awk '/^Fuzz/ { names[n++] = $1 } /^ok/ { for (i = 0; i < n; i++) print $2, names[i]; n = 0 }' "$work/list" >"$work/targets"
 	count=$(wc -l <"$work/targets")
 	[ "$count" -gt 0 ] || { echo "no fuzz target"; return 1; }
