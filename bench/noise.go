@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"io/fs"
 	"math"
 	"strconv"
@@ -68,9 +69,9 @@ func linkNoise(l LinkSpec, reports []inproc.DirectionReport) (n Noise) {
 // cpuTimes is processor time since some start, in ticks.
 type cpuTimes struct{ all, busy, own uint64 }
 
-// readCPU reads the machine's times and this process's. root is the root of the file system. The answer is false where the
-// system does not say.
-func readCPU(root fs.FS) (c cpuTimes, ok bool) {
+// readCPU reads the machine's times, and those of this process and of some that it started. root is the root of the file system.
+// The answer is false where the system does not say.
+func readCPU(root fs.FS, started ...int) (c cpuTimes, ok bool) {
 	stat, err := fs.ReadFile(root, "proc/stat")
 	if err != nil {
 		return c, false
@@ -80,7 +81,16 @@ func readCPU(root fs.FS) (c cpuTimes, ok bool) {
 		return c, false
 	}
 	line, _, _ := strings.Cut(string(stat), "\n")
-	return parseCPU(line, string(own))
+	c, ok = parseCPU(line, string(own))
+	for _, pid := range started {
+		its, err := fs.ReadFile(root, fmt.Sprintf("proc/%d/stat", pid))
+		more, told := parseCPU(line, string(its))
+		if err != nil || !told {
+			return c, false
+		}
+		c.own += more.own
+	}
+	return c, ok
 }
 
 // parseCPU reads the first line of /proc/stat and all of /proc/self/stat. Guests' time is part of user's and nice's there, and
@@ -138,6 +148,7 @@ type noiseMeter struct {
 	link   LinkSpec
 	report func() []inproc.DirectionReport
 	root   fs.FS
+	own    []int // processes besides this one
 	before cpuTimes
 	known  bool
 }
@@ -155,13 +166,21 @@ func startNoise(c *Cluster, l LinkSpec, root fs.FS) *noiseMeter {
 	return m
 }
 
+// include takes a process that this one started for its own, from now on.
+func (m *noiseMeter) include(pid int) {
+	m.own = append(m.own, pid)
+	if m.root != nil {
+		m.before, m.known = readCPU(m.root, m.own...)
+	}
+}
+
 func (m *noiseMeter) stop() Noise {
 	var n Noise
 	if m.report != nil {
 		n = linkNoise(m.link, m.report())
 	}
 	if m.known {
-		if now, ok := readCPU(m.root); ok {
+		if now, ok := readCPU(m.root, m.own...); ok {
 			n.Foreign = now.foreign(m.before)
 		}
 	}

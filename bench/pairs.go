@@ -82,6 +82,7 @@ const (
 	Met      Verdict = "met"
 	Missed   Verdict = "missed"
 	Reported Verdict = "reported"
+	NotRun   Verdict = "not run"
 )
 
 // pairing is two sides that are measured in turns, and the bars that their samples are held to.
@@ -91,8 +92,9 @@ type pairing struct {
 	link         LinkSpec
 	ours, theirs side
 	bars         []bar
-	once         bool         // counted, not timed: one pair says it
-	end          func() error // gives back what the sides share; nil: nothing
+	once         bool          // counted, not timed: one pair says it
+	end          func() error  // gives back what the sides share; nil: nothing
+	absent       func() string // why what it stands against is not on this machine; empty, or nil: it is
 }
 
 // pairs is what a pairing came to.
@@ -157,6 +159,15 @@ func (p *pairing) rows(m *pairs) []RatioRow {
 		row.Low, row.High = slices.Min(ratios), slices.Max(ratios)
 		row.Verdict = b.verdict(row.Ratio)
 		rows = append(rows, row)
+	}
+	return rows
+}
+
+// notRun is the rows of a pairing that cannot be measured here. They say why in the place of the reference.
+func (p *pairing) notRun(why string) []RatioRow {
+	var rows []RatioRow
+	for _, b := range p.bars {
+		rows = append(rows, RatioRow{Bar: p.name, Figure: b.name, What: p.what, Target: b.target(), Verdict: NotRun, Reference: "not run: " + why})
 	}
 	return rows
 }

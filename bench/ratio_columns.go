@@ -36,7 +36,7 @@ var ratioColumns = []columnInfo{
 	{"ratio_low", 0, ""},
 	{"ratio_high", 0, ""},
 	{"target", 0, "what the ratio should be"},
-	{"verdict", 0, "met, missed, reported (there is no target)"},
+	{"verdict", 0, "met, missed, reported (there is no target), not run (why: under reference)"},
 	{"pairs", 0, "that count"},
 	{"repeats", 0, "pairs that were thrown away for noise"},
 	{"noisy", 0, "pairs that count though they were measured under too much noise"},
@@ -99,6 +99,10 @@ func (w *RatioWriter) table(r RatioRow) error {
 			return err
 		}
 		w.last = r.Bar
+	}
+	if r.Verdict == NotRun {
+		_, err := fmt.Fprintf(w.w, "  %-22s %8s  target %-8s %s\n", r.Figure, "-", r.Target, r.Reference)
+		return err
 	}
 	noise := ""
 	if r.Noisy > 0 {

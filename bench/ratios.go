@@ -76,6 +76,11 @@ func (o *Ratios) Run(ctx context.Context, open OpenCluster, emit func(RatioRow) 
 }
 
 func (o *Ratios) one(ctx context.Context, b *pairing, emit func(RatioRow) error) error {
+	if b.absent != nil {
+		if why := b.absent(); why != "" {
+			return emitAll(b.notRun(why), emit)
+		}
+	}
 	n := o.Pairs
 	if b.once {
 		n = 1
@@ -88,7 +93,11 @@ func (o *Ratios) one(ctx context.Context, b *pairing, emit func(RatioRow) error)
 		return err
 	}
 	o.Progress.Clear()
-	for _, row := range b.rows(m) {
+	return emitAll(b.rows(m), emit)
+}
+
+func emitAll(rows []RatioRow, emit func(RatioRow) error) error {
+	for _, row := range rows {
 		if err := emit(row); err != nil {
 			return err
 		}
@@ -100,6 +109,7 @@ func (o *Ratios) one(ctx context.Context, b *pairing, emit func(RatioRow) error)
 func (o *Ratios) all(open OpenCluster) []pairing {
 	list := o.restoreBars(open)
 	list = append(list, o.mixedBars(open)...)
+	list = append(list, o.tcpBars(open)...)
 	list = append(list, o.planningBars()...)
 	return append(list, o.footprintBars()...)
 }

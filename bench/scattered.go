@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
+)
+
+// scattered is reads of small ranges that are not adjacent: every second layer of the smallest that are published, of 32 objects a
+// call. Calls go over more objects than caches hold. What the owner has is there a second time, for the bare loops over the same
+// fragments; all of them read into the same memory, which the caller has registered.
+type scattered struct {
+	cluster *Cluster
+	src     *buffer // the objects, one behind the other
+	into    *buffer
+	memory  ports.Memory
+	m       *moves
+	calls   []ports.GetBatch
+	out     []ports.Result
+}
+
+const (
+	scatteredLayer  = 1728
+	scatteredLayers = 61 // that are read of an object
+	scatteredKeys   = 32 // of a call
+	scatteredObject = 2 * scatteredLayers * scatteredLayer
+	scatteredSets   = 16 // calls' worth of objects: 103 MiB
+	scatteredArena  = 16 << 20
+	scatteredTime   = 200 * time.Millisecond
+)
+
+// openScattered opens two nodes over sockets and puts the objects on the one. At the other nothing becomes local: a second read of
+// the same ranges crosses again, as it does for what it stands against.
+func openScattered(ctx context.Context, open OpenCluster, sets int, maxMemory uint64) (_ *scattered, err error) {
+	s := &scattered{m: &moves{fragment: scatteredLayer}, out: make([]ports.Result, scatteredKeys)}
+	objects := uint64(sets * scatteredKeys)
+	stride := uint64(scatteredLayer + guardBytes)
+	room := guardBytes + stride*scatteredLayers*objects
+	needs := []MemoryNeed{{"other node's medium", objects * scatteredObject}, {"the same for bare loops", objects * scatteredObject},
+		{"destination", room}, {"arenas", 2 * scatteredArena}}
+	if err := checkMemory("it", needs, maxMemory); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.src, err = openBuffer(objects * scatteredObject); err != nil {
+		return nil, err
+	}
+	if s.into, err = openBuffer(room); err != nil {
+		return nil, err
+	}
+	s.m.src, s.m.dst = s.src.b, s.into.b
+	s.cluster, err = open(ctx, ClusterSpec{Transport: TransportTCP, Locality: domain.LocalityOff, Nodes: []NodeSpec{
+		{MediumBytes: scatteredObject, PageBytes: scatteredObject, GetArena: scatteredArena, PutArena: scatteredArena},
+		{MediumBytes: objects * scatteredObject, PageBytes: scatteredObject}}})
+	if err != nil {
+		return nil, fmt.Errorf("open nodes: %w", err)
+	}
+	if s.memory, err = s.reader().RegisterMemory(ctx, s.into.region()); err != nil {
+		return nil, err
+	}
+	return s, s.fill(ctx, sets)
+}
+
+func (s *scattered) reader() ports.Pool { return s.cluster.Nodes[0].Pool }
+
+func scatteredName(i int) string { return fmt.Sprintf("scattered/%d", i) }
+
+// fill puts the objects, and lays out the calls.
+func (s *scattered) fill(ctx context.Context, sets int) error {
+	to := uint64(guardBytes)
+	for set := range sets {
+		call := ports.GetBatch{Namespace: namespace, Regions: []ports.Memory{s.memory}}
+		var pieces []piece
+		for k := range scatteredKeys {
+			name := scatteredName(set*scatteredKeys + k)
+			base := uint64(set*scatteredKeys+k) * scatteredObject
+			object := s.src.b[base:][:scatteredObject]
+			content.Fill(object, contentKey(name), 0)
+			if res := s.cluster.Nodes[1].Pool.Put(ctx, namespace, name, ports.HostRegionOf(object)); res.Status != ports.Stored {
+				return fmt.Errorf("%w: seed key %q: status %s, want %s", ErrFailed, name, res.Status, ports.Stored)
+			}
+			for l := range uint64(scatteredLayers) {
+				off := 2 * l * scatteredLayer
+				pieces = append(pieces, piece{base + off, to})
+				call.Ranges = append(call.Ranges, domain.Range{Off: off, Len: scatteredLayer, RegionOff: to})
+				to += scatteredLayer + guardBytes
+			}
+			call.Keys, call.End = append(call.Keys, name), append(call.End, uint32(len(call.Ranges)))
+		}
+		s.calls, s.m.calls = append(s.calls, call), append(s.m.calls, pieces)
+	}
+	return nil
+}
+
+// close ends what openScattered opened, as far as it came.
+func (s *scattered) close() error {
+	var errs []error
+	if s.memory.ID != 0 {
+		errs = append(errs, s.reader().DeregisterMemory(context.Background(), s.memory.ID))
+	}
+	if s.cluster != nil {
+		errs = append(errs, s.cluster.Close())
+	}
+	for _, b := range []*buffer{s.src, s.into} {
+		if b != nil {
+			errs = append(errs, b.close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ours makes one call through the node. All of its bytes must have crossed.
+func (s *scattered) ours(ctx context.Context, i int) error {
+	if err := s.reader().BatchGetRanges(ctx, &s.calls[i], s.out); err != nil {
+		return err
+	}
+	for k, r := range s.out {
+		if r.Status != ports.Hit || r.Fetched != scatteredLayers*scatteredLayer {
+			return fmt.Errorf("%w: read of key %q: status %s, %d bytes fetched, error %v; want %s and %d", ErrFailed, s.calls[i].Keys[k],
+				r.Status, r.Fetched, r.Err, ports.Hit, scatteredLayers*scatteredLayer)
+		}
+	}
+	return nil
+}
+
+// verified measures with a destination of poison, and looks at all of it afterwards.
+func (s *scattered) verified(measure func() (float64, error)) (float64, error) {
+	content.Poison(s.into.b)
+	rate, err := measure()
+	if err != nil {
+		return 0, err
+	}
+	end := uint64(0)
+	for i, call := range s.m.calls {
+		for f, p := range call {
+			off := p.from % scatteredObject
+			name := s.calls[i].Keys[f/scatteredLayers]
+			if bad := content.Check(s.m.lands(p), contentKey(name), off); bad >= 0 {
+				return 0, fmt.Errorf("%w: read of key %q from offset %d: wrong byte at %d", ErrFailed, name, off, bad)
+			}
+			if bad := content.CheckPoison(s.into.b[end:p.to]); bad >= 0 {
+				return 0, fmt.Errorf("%w: byte %d of the destination was written, which belongs to nothing", ErrFailed, end+uint64(bad))
+			}
+			end = p.to + scatteredLayer
+		}
+	}
+	return rate, nil
+}
