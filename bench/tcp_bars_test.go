@@ -128,6 +128,9 @@ func TestTheBarsOverSocketsAreWhatTheyAreCalled(t *testing.T) {
 			require.Equal(t, FetchWhole, specs[len(specs)-1].Fetch)
 			require.Equal(t, TransportTCP, specs[len(specs)-1].Transport)
 		}
+		if b.name == "tcp-restore-8" { // a warm-up and a request of 8 ranks, and two sets of each of 8 that offload
+			require.EqualValues(t, (2*8+2*8)*32*61*73_728, specs[len(specs)-1].Nodes[1].MediumBytes)
+		}
 	}
 	require.Equal(t, map[string][]string{
 		"tcp-layerwise": {"get_gibps of bare >= 0.5"},
