@@ -53,6 +53,7 @@ type Ports struct {
 	Resolver   ports.PeerResolver
 	Writer     ports.PeerWriter
 	Directory  ports.Directory
+	Observer   ports.Observer // nil: nobody is told, and no batch reads the clock for it
 }
 
 func (c Config) withDefaults() Config {

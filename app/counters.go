@@ -44,6 +44,13 @@ func load(dst []uint64, src []atomic.Uint64) {
 	}
 }
 
+// observe tells of a batch that ends.
+func (n *Node) observe(kind ports.BatchKind, began domain.Instant, moved *[ports.NumSources]uint64) {
+	if n.p.Observer != nil {
+		n.p.Observer.Batch(ports.BatchSample{Kind: kind, Took: n.now().Sub(began), Bytes: *moved})
+	}
+}
+
 // Stats copies the node's counts.
 func (n *Node) Stats() ports.Stats {
 	c := &n.counters

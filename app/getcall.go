@@ -130,6 +130,9 @@ type getCall struct {
 	space       domain.Space
 	session     *session
 	mayInstall  bool
+	kind        ports.BatchKind
+	moved       [ports.NumSources]uint64 // bytes of hits
+	began       domain.Instant
 	deadline    domain.Instant
 	at          domain.Instant // when the step under way began; read once a step, for reading the clock costs a system call
 	awaiting    bool           // counted in Node.awaiting
@@ -208,6 +211,7 @@ func (n *Node) endGet(c *getCall) {
 func (c *getCall) reset() {
 	c.ctx, c.namespace, c.names, c.ranges, c.regions, c.out = nil, "", nil, nil, nil, nil
 	c.space, c.session, c.mayInstall, c.awaiting, c.abandoned = 0, nil, false, false, false
+	c.moved = [ports.NumSources]uint64{}
 	c.open, c.outstanding, c.launched, c.nasks, c.submitted, c.nbatches, c.nextRound = 0, 0, 0, 0, 0, 0, 0
 	clear(c.keys)
 	clear(c.cands)
@@ -235,6 +239,7 @@ func (n *Node) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []port
 		return refuseAll(out, ports.Cancelled, err)
 	}
 	c.namespace, c.names, c.ranges, c.regions, c.out, c.mayInstall = g.Namespace, g.Keys, g.Ranges, g.Regions, out, true
+	c.kind = ports.BatchGetRanges
 	if err := c.begin(g.Session); err != nil {
 		n.endGet(c)
 		return n.malformed(n.counters.getKeys[:], out, err)
@@ -257,6 +262,7 @@ func (n *Node) BatchGet(ctx context.Context, w *ports.WholeBatch, out []ports.Re
 		return refuseAll(out, ports.Cancelled, err)
 	}
 	c.namespace, c.names, c.regions, c.out, c.mayInstall = w.Namespace, w.Keys, w.Regions, out, !n.cfg.NoCacheRemoteFetches
+	c.kind = ports.BatchGetWhole
 	if err := c.begin(0); err != nil {
 		n.endGet(c)
 		return n.malformed(n.counters.getKeys[:], out, err)
@@ -287,7 +293,8 @@ func wholeOf(namespace, name string, b ports.HostRegion) *ports.WholeBatch {
 // begin finds what the call as a whole is about: its namespace and its session.
 func (c *getCall) begin(id ports.SessionID) error {
 	n := c.n
-	c.deadline = c.step().Add(n.cfg.CallTimeout)
+	c.began = c.step()
+	c.deadline = c.began.Add(n.cfg.CallTimeout)
 	n.counters.getCalls.Add(1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -480,6 +487,7 @@ func (c *getCall) end() {
 	if c.open > 0 {
 		c.abandon()
 	}
+	n.observe(c.kind, c.began, &c.moved)
 	c.ctx, c.out, c.names, c.ranges, c.regions = nil, nil, nil, nil, nil
 	c.abandoned = true
 	if c.outstanding == 0 {

@@ -143,6 +143,7 @@ func (c *getCall) hitLocked(i int) {
 	}
 	c.n.counters.callerBytes.Add(sum)
 	c.n.counters.unverified.Add(sum)
+	c.moved[k.source] += sum
 	if c.localityLocked(k) == domain.LocalByPull {
 		if j := c.n.pullLocked(k.view, k.fill); j != nil {
 			j.held = true

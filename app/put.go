@@ -37,6 +37,8 @@ type putCall struct {
 	spans     []domain.Span
 	flat      []domain.PageRef
 	byName    map[string]int
+	route     ports.Source             // by which its bytes go
+	moved     [ports.NumSources]uint64 // bytes that were stored
 	deadline  domain.Instant
 }
 
@@ -45,7 +47,7 @@ func (n *Node) BatchPutRanges(ctx context.Context, p *ports.PutBatch, out []port
 	if err := checkPut(p, len(out)); err != nil {
 		return n.malformed(n.counters.putKeys[:], out, err)
 	}
-	return n.put(ctx, p, out)
+	return n.put(ctx, ports.BatchPutRanges, p, out)
 }
 
 // BatchPut stores whole objects.
@@ -59,7 +61,7 @@ func (n *Node) BatchPut(ctx context.Context, w *ports.WholeBatch, out []ports.Re
 		p.End = append(p.End, uint32(i)+1)
 		p.Ranges = append(p.Ranges, domain.Range{Len: t.Len, Region: t.Region, RegionOff: t.Off})
 	}
-	return n.put(ctx, p, out)
+	return n.put(ctx, ports.BatchPutWhole, p, out)
 }
 
 // Put stores one whole object on this node.
@@ -69,7 +71,7 @@ func (n *Node) Put(ctx context.Context, namespace, name string, b ports.HostRegi
 	return out[0]
 }
 
-func (n *Node) put(ctx context.Context, p *ports.PutBatch, out []ports.Result) error {
+func (n *Node) put(ctx context.Context, kind ports.BatchKind, p *ports.PutBatch, out []ports.Result) error {
 	if err := n.enter(); err != nil {
 		return refuseAll(out, ports.Cancelled, err)
 	}
@@ -81,8 +83,9 @@ func (n *Node) put(ctx context.Context, p *ports.PutBatch, out []ports.Result) e
 	if err != nil {
 		return n.malformed(n.counters.putKeys[:], out, err)
 	}
+	began := n.now()
 	c := &putCall{n: n, ctx: ctx, namespace: p.Namespace, space: space, names: p.Keys, ranges: p.Ranges, regions: p.Regions, out: out,
-		keys: make([]putKey, len(p.Keys)), byName: make(map[string]int, len(p.Keys)), deadline: n.now().Add(n.cfg.CallTimeout)}
+		keys: make([]putKey, len(p.Keys)), byName: make(map[string]int, len(p.Keys)), route: ports.FromLocal, deadline: began.Add(n.cfg.CallTimeout)}
 	for r := range len(p.Regions) + 1 {
 		c.flat = append(c.flat, domain.PageRef{Buffer: uint32(r)})
 	}
@@ -94,9 +97,11 @@ func (n *Node) put(ctx context.Context, p *ports.PutBatch, out []ports.Result) e
 	if p.To == "" || p.To == n.self.ID {
 		c.local()
 	} else {
+		c.route = ports.FromArena
 		c.remote(p.To)
 	}
 	c.twins()
+	n.observe(kind, began, &c.moved)
 	return nil
 }
 
@@ -162,6 +167,7 @@ func (c *putCall) finish(i int, s ports.Status, err error) {
 	c.out[i] = ports.Result{Status: s, Size: c.keys[i].size, Err: err}
 	if s == ports.Stored {
 		c.out[i].Source = ports.FromLocal
+		c.moved[c.route] += c.keys[i].size
 	}
 	c.n.counters.putKeys[s].Add(1)
 }

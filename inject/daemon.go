@@ -15,6 +15,7 @@ type Parts struct {
 	Resolver                   ports.PeerResolver
 	Writer                     ports.PeerWriter
 	Directory                  ports.Directory
+	Observer                   ports.Observer
 
 	// Copier makes what stands in front of the node's own copier. nil: nothing does.
 	Copier func(ports.Copier) ports.Copier
@@ -32,6 +33,7 @@ func joinParts(clock boottime.Clock, copier ports.Copier, p Parts) app.Ports {
 	return app.Ports{
 		Clock: clock, Medium: p.Medium, GetArena: p.GetArena, PutArena: p.PutArena, Copier: copier,
 		Transports: p.Transports, Resolver: p.Resolver, Writer: p.Writer, Directory: p.Directory,
+		Observer: p.Observer,
 	}
 }
 
