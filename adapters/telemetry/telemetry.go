@@ -1,8 +1,9 @@
 // Package telemetry shows what a node counts to whoever watches it: as OpenTelemetry instruments, and over them as a page that
 // Prometheus scrapes.
 //
-// Nothing is counted here. At each scrape one callback takes one Stats, and every instrument is read off that copy, so the series of
-// a scrape belong together and a node that nobody watches does nothing. Every series is there from the start with the value 0, those
+// What Stats has is not counted again: at each scrape one callback takes one Stats, and every instrument is read off that copy, so the
+// series of a scrape belong together and a node that nobody watches does nothing. Only how long batches took is kept here, by an
+// Observer that adds to histograms without a lock and without allocating. Every series is there from the start with the value 0, those
 // of peers from when the node knows the peer: a series that is missing is an older program and never "nothing happened". Labels are
 // bounded: their values are the names of our own enumerations, the names of configured peers, and those of transports.
 package telemetry
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -25,41 +27,54 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// namespace is in front of the name of every series.
-const namespace = "spanpool"
+// namespace is in front of the name of every series, scope is what the instruments are of.
+const (
+	namespace = "spanpool"
+	scope     = "github.com/spanpool/spanpool"
+)
 
 // Source is what is read at each scrape: a ports.Pool, or what adds to its Stats.
 type Source interface{ Stats() ports.Stats }
 
-// Config is what New joins.
+// Config names what is watched. Both are labels of target_info, which OpenTelemetry's readers join by.
 type Config struct {
-	Source  Source
-	Node    ports.PeerID // both are labels of target_info, which OpenTelemetry's readers join by
+	Node    ports.PeerID
 	Version string
-	More    []Family // what parts of a process count besides the node
 }
 
 // Telemetry is the instruments of one node. Safe for parallel use.
 type Telemetry struct {
 	provider *sdkmetric.MeterProvider
 	registry *prometheus.Registry
+	batches  *batches
 }
 
-// New makes the instruments. An error is one of the families' making: a name twice, or one that is not allowed.
+// New has no instruments but those of batches: what is observed by Observer comes to be after it, and is watched then.
 func New(c Config) (*Telemetry, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithNamespace(namespace), otelprometheus.WithoutScopeInfo())
+	b := &batches{since: time.Now()}
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithNamespace(namespace), otelprometheus.WithoutScopeInfo(),
+		otelprometheus.WithProducer(b))
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
 	about := resource.NewSchemaless(attribute.String("service.name", namespace), attribute.String("service.instance.id", string(c.Node)),
 		attribute.String("service.version", c.Version))
-	t := &Telemetry{provider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(about)), registry: registry}
-	if err := observe(t.provider.Meter("github.com/spanpool/spanpool"), c.Source, append(poolFamilies(), c.More...)); err != nil {
-		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), t.Close())
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(about))
+	return &Telemetry{provider: provider, registry: registry, batches: b}, nil
+}
+
+// Observer is what a node tells of its batches.
+func (t *Telemetry) Observer() ports.Observer { return t.batches }
+
+// Watch makes the instruments of a pool, and those that parts of the process count besides. It is called once. An error is one of the
+// families' making: a name twice, or one that is not allowed.
+func (t *Telemetry) Watch(pool Source, more ...Family) error {
+	if err := observe(t.provider.Meter(scope), pool, append(poolFamilies(), more...)); err != nil {
+		return fmt.Errorf("telemetry: %w", err)
 	}
-	return t, nil
+	return nil
 }
 
 // Handler answers a scrape.

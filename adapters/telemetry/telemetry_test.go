@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,7 +30,14 @@ func (c *counted) Stats() ports.Stats { c.asked++; return c.stats }
 
 func opened(t *testing.T, s Source, more ...Family) *Telemetry {
 	t.Helper()
-	tel, err := New(Config{Source: s, Node: "a", Version: "v1", More: more})
+	tel := unwatched(t)
+	require.NoError(t, tel.Watch(s, more...))
+	return tel
+}
+
+func unwatched(t *testing.T) *Telemetry {
+	t.Helper()
+	tel, err := New(Config{Node: "a", Version: "v1"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tel.Close()) })
 	return tel
@@ -56,6 +64,8 @@ func scraped(t *testing.T, tel *Telemetry) (page string, values map[string]float
 	}
 	return w.Body.String(), values, kinds
 }
+
+var histogramOf = regexp.MustCompile(`^spanpool_(get|put)_(duration_seconds|rate_bytes_per_second)_(bucket|sum|count)$`)
 
 // unseen are the places of Stats that no series shows, and why.
 var unseen = map[string]string{
@@ -158,6 +168,7 @@ func TestOnlyWhatGrowsIsACounter(t *testing.T) {
 	for series := range values {
 		name, _, _ := strings.Cut(series, "{")
 		require.Equal(t, strings.HasSuffix(name, "_total"), kinds[name] == "counter", series)
+		require.True(t, kinds[name] != "" || histogramOf.MatchString(name), series)
 	}
 	for _, name := range []string{"pull_waiting", "arena_used_bytes", "arena_waiting", "revokes_pending", "sessions", "calls_in_progress", "pages",
 		"pages_free", "pages_held", "slots", "slot_pages", "pins"} {
@@ -222,10 +233,8 @@ func TestMoreFamiliesStandBesideThePools(t *testing.T) {
 	_, values, _ := scraped(t, opened(t, &counted{}, f))
 	require.Equal(t, 3.0, values[`spanpool_tcp_ended_total{reason="stalled"}`])
 
-	_, err := New(Config{Source: &counted{}, More: []Family{f, f}})
-	require.ErrorContains(t, err, "two families are called tcp.ended")
-	_, err = New(Config{Source: &counted{}, More: []Family{{Name: "0?"}}})
-	require.ErrorContains(t, err, "0?")
+	require.ErrorContains(t, unwatched(t).Watch(&counted{}, f, f), "two families are called tcp.ended")
+	require.ErrorContains(t, unwatched(t).Watch(&counted{}, Family{Name: "0?"}), "0?")
 }
 
 func TestALabelWithoutAValueIsABug(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 // httpModule answers on loopback: whether the node lives and is ready, what it counts, and what its threads do. It has a mux of its
 // own, so nothing else that a library registers is served.
 func httpModule() fx.Option {
-	return fx.Module("http", fx.Provide(newTelemetry), fx.Invoke(serveHTTP))
+	return fx.Module("http", fx.Provide(newTelemetry), fx.Invoke(watch, serveHTTP))
 }
 
 // Times of the server. A profile takes as long as its caller says, within the last of them.
@@ -34,7 +34,8 @@ func serveHTTP(lc fx.Lifecycle, s *config.Settings, r *readiness, t *telemetry.T
 		return partError("http", err)
 	}
 	at.HTTP = l.Addr().String()
-	server := &http.Server{Handler: handler(r, t.Handler()), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, IdleTimeout: idleTime, WriteTimeout: answerTime}
+	server := &http.Server{Handler: handler(r, t.Handler()), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, IdleTimeout: idleTime,
+		WriteTimeout: answerTime}
 	own.opened("http", func() error { _ = l.Close(); return server.Close() })
 	lc.Append(fx.Hook{
 		OnStart: func(context.Context) error {

@@ -12,20 +12,25 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// newTelemetry shows what the node counts, and what the parts around it do that the node does not see.
-func newTelemetry(s *config.Settings, o Options, n *app.Node, m *memory, all transports, server *grpcpeer.Server, own *resources) (*telemetry.Telemetry, error) {
+// newTelemetry comes before the node, which tells it of its batches.
+func newTelemetry(s *config.Settings, o Options, own *resources) (*telemetry.Telemetry, error) {
+	t, err := telemetry.New(telemetry.Config{Node: s.ID, Version: o.Version})
+	if err != nil {
+		return nil, partError("metrics", err)
+	}
+	own.opened("metrics", t.Close)
+	return t, nil
+}
+
+// watch shows what the node counts, and what the parts around it do that the node does not see.
+func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, server *grpcpeer.Server) error {
 	more := append(memoryFamilies(m), controlFamily(server))
 	for _, t := range all {
 		if t, ok := t.(*tcp.Transport); ok {
 			more = append(more, tcpFamilies(t)...)
 		}
 	}
-	t, err := telemetry.New(telemetry.Config{Source: counted{n, m}, Node: s.ID, Version: o.Version, More: more})
-	if err != nil {
-		return nil, partError("metrics", err)
-	}
-	own.opened("metrics", t.Close)
-	return t, nil
+	return partError("metrics", shown.Watch(counted{n, m}, more...))
 }
 
 // counted is the node's counts with what only its memory knows.

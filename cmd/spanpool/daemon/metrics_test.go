@@ -65,8 +65,12 @@ func parsed(t *testing.T, page string) *scrape {
 			require.NoError(t, err, line)
 			s.values[series] = v
 			name, _, _ := strings.Cut(series, "{")
-			require.Contains(t, s.families, name, line)
-			s.families[name].add(series)
+			f := s.families[name]
+			if f == nil { // of a histogram
+				f = s.families[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")]
+			}
+			require.NotNil(t, f, line)
+			f.add(series)
 		}
 	}
 	return s
@@ -74,6 +78,9 @@ func parsed(t *testing.T, page string) *scrape {
 
 func (f *family) add(series string) {
 	for _, l := range label.FindAllStringSubmatch(series, -1) {
+		if l[1] == "le" {
+			continue // the bounds of buckets are the histogram's own
+		}
 		if f.labels[l[1]] == nil {
 			f.labels[l[1]] = map[string]bool{}
 		}
@@ -81,8 +88,11 @@ func (f *family) add(series string) {
 	}
 }
 
-// sum adds all series of a family.
+// sum adds all series of a family: of a histogram, its samples.
 func (s *scrape) sum(name string) (sum float64) {
+	if f := s.families[name]; f != nil && f.kind == "histogram" {
+		name += "_count"
+	}
 	for series, v := range s.values {
 		if n, _, _ := strings.Cut(series, "{"); n == name {
 			sum += v
@@ -114,8 +124,13 @@ func (s *scrape) table() string {
 }
 
 func unitOf(name string) string {
-	if strings.HasSuffix(strings.TrimSuffix(name, "_total"), "_bytes") {
+	switch {
+	case strings.HasSuffix(strings.TrimSuffix(name, "_total"), "_bytes"):
 		return "bytes"
+	case strings.HasSuffix(name, "_bytes_per_second"):
+		return "bytes/s"
+	case strings.HasSuffix(name, "_seconds"):
+		return "s"
 	}
 	return "1"
 }
@@ -235,15 +250,20 @@ func TestMetricsFollowWhatNodesDo(t *testing.T) {
 		`spanpool_get_hits_total{source="local"}`: 1, `spanpool_get_hits_total{source="slot"}`: 2,
 		`spanpool_put_keys_total{status="stored"}`: 2, `spanpool_put_bytes_total`: objectBytes,
 		`spanpool_wire_bytes_total{purpose="get"}`: objectBytes + 1000, `spanpool_wire_bytes_total{purpose="pull"}`: objectBytes - 1000,
-		`spanpool_wire_bytes_total{purpose="put"}`:     objectBytes,
-		`spanpool_caller_bytes_total`:                  2*objectBytes + 1000,
-		`spanpool_installed_bytes_total{way="slot"}`:   objectBytes,
-		`spanpool_installed_objects_total{way="pull"}`: 1,
-		`spanpool_dooms_total{cause="removed"}`:        1,
-		`spanpool_peer_up{peer="a"}`:                   1,
-		`spanpool_peer_link{peer="a",transport="tcp"}`: 1,
-		`spanpool_memory_bytes{part="medium"}`:         1 << 20,
-		`spanpool_sessions`:                            1,
+		`spanpool_wire_bytes_total{purpose="put"}`:                             objectBytes,
+		`spanpool_caller_bytes_total`:                                          2*objectBytes + 1000,
+		`spanpool_installed_bytes_total{way="slot"}`:                           objectBytes,
+		`spanpool_installed_objects_total{way="pull"}`:                         1,
+		`spanpool_get_duration_seconds_count{mode="whole",route="local"}`:      1,
+		`spanpool_get_duration_seconds_count{mode="whole",route="slot"}`:       1,
+		`spanpool_get_rate_bytes_per_second_count{mode="ranges",route="slot"}`: 1,
+		`spanpool_put_rate_bytes_per_second_count{mode="whole",route="local"}`: 1,
+		`spanpool_put_duration_seconds_count{mode="whole",route="arena"}`:      1,
+		`spanpool_dooms_total{cause="removed"}`:                                1,
+		`spanpool_peer_up{peer="a"}`:                                           1,
+		`spanpool_peer_link{peer="a",transport="tcp"}`:                         1,
+		`spanpool_memory_bytes{part="medium"}`:                                 1 << 20,
+		`spanpool_sessions`:                                                    1,
 	} {
 		require.Equal(t, want, sb.values[series], series)
 	}
@@ -263,8 +283,9 @@ func conserved(t *testing.T, s *scrape, gets, puts float64) {
 	require.Equal(t, s.sum("spanpool_pull_queued_total"),
 		s.sum("spanpool_pull_done_total")+s.sum("spanpool_pull_failed_total")+s.sum("spanpool_pull_waiting"), "queued = done + failed + waiting")
 	require.Equal(t, s.sum("spanpool_wire_bytes_total"), s.sum("spanpool_peer_wire_bytes_total"), "what crossed, crossed to some peer")
-	installed, local := s.sum("spanpool_installed_bytes_total"), s.values[`spanpool_wire_bytes_total{purpose="put"}`]
-	require.Equal(t, s.sum("spanpool_wire_bytes_total")-local, installed+s.sum("spanpool_duplicate_bytes_total"), "get + pull = needed + duplicate, where every key becomes local")
+	installed, put := s.sum("spanpool_installed_bytes_total"), s.values[`spanpool_wire_bytes_total{purpose="put"}`]
+	require.Equal(t, s.sum("spanpool_wire_bytes_total")-put, installed+s.sum("spanpool_duplicate_bytes_total"),
+		"get + pull = needed + duplicate, where every key becomes local")
 	require.Equal(t, s.sum("spanpool_pages"), s.sum("spanpool_pages_free")+s.sum("spanpool_slot_pages"), "a page is free or a slot's")
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/fx"
 
+	"github.com/spanpool/spanpool/adapters/telemetry"
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/domain"
@@ -27,11 +28,20 @@ func newSelf(s *config.Settings) ports.Peer {
 	return ports.Peer{ID: s.ID, Incarnation: domain.Incarnation(binary.LittleEndian.Uint64(b[:]) | 1)}
 }
 
-func newNode(s *config.Settings, self ports.Peer, m *memory, t transports, c *control, own *resources) (*app.Node, error) {
+// observed is who the node tells of its batches: nobody, when nobody can ask.
+type observed struct {
+	fx.In
+	By *telemetry.Telemetry `optional:"true"`
+}
+
+func newNode(s *config.Settings, self ports.Peer, m *memory, t transports, c *control, o observed, own *resources) (*app.Node, error) {
 	cfg := s.Node
 	cfg.Incarnation = self.Incarnation
-	n, stop, err := inject.Daemon(cfg, inject.Parts{Medium: m.medium, GetArena: m.get, PutArena: m.put, Transports: t,
-		Resolver: c.client, Writer: c.client, Directory: c.directory})
+	parts := inject.Parts{Medium: m.medium, GetArena: m.get, PutArena: m.put, Transports: t, Resolver: c.client, Writer: c.client, Directory: c.directory}
+	if o.By != nil {
+		parts.Observer = o.By.Observer()
+	}
+	n, stop, err := inject.Daemon(cfg, parts)
 	if err != nil {
 		return nil, partError("node", err)
 	}
