@@ -42,7 +42,7 @@ func (l *Limiter) leave() { <-l.free }
 // Places is how many may run at once.
 func (l *Limiter) Places() int { return cap(l.free) }
 
-// Copier is c within the limiter's places: a batch takes one.
+// Copier is c within the limiter's places: a batch takes one, and lets the next in now and then.
 func (l *Limiter) Copier(c ports.Copier) ports.Copier { return limitedCopier{l, c} }
 
 type limitedCopier struct {
@@ -52,16 +52,35 @@ type limitedCopier struct {
 
 var _ ports.Copier = limitedCopier{}
 
-// Copy is ports.Copier's: a context that ends before there is a place leaves every op with its cause.
+// copyTurn is the bytes after which a batch gives its place to whoever waits, as the system's scheduler would its processor: a
+// put of many MiB would keep a short read waiting otherwise. A tenth of a millisecond; an op is not cut.
+const copyTurn = 1 << 20
+
+// Copy is ports.Copier's: a context that ends before there is a place leaves the ops that were not begun with its cause.
 func (c limitedCopier) Copy(ctx context.Context, ops []ports.CopyOp, errs []error) {
-	if err := c.l.enter(ctx); err != nil {
-		for i := range errs {
-			errs[i] = err
+	for len(ops) > 0 {
+		n := turnOf(ops)
+		if err := c.l.enter(ctx); err != nil {
+			for i := range errs {
+				errs[i] = err
+			}
+			return
 		}
-		return
+		c.inner.Copy(ctx, ops[:n], errs[:n])
+		c.l.leave()
+		ops, errs = ops[n:], errs[n:]
 	}
-	defer c.l.leave()
-	c.inner.Copy(ctx, ops, errs)
+}
+
+// turnOf is how many ops a turn takes: one at least.
+func turnOf(ops []ports.CopyOp) int {
+	var sum uint64
+	for i := range ops {
+		if sum += ops[i].Len; sum >= copyTurn {
+			return i + 1
+		}
+	}
+	return len(ops)
 }
 
 // inParallel runs f(0), ..., f(n-1) at once and returns the first error by index when all have ended.

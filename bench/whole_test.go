@@ -272,3 +272,34 @@ func TestTheComparisonWithoutLocalityMovesRanges(t *testing.T) {
 	require.EqualValues(t, 6_000, w.Stats().Wire[ports.PurposeGet])
 	require.Zero(t, w.Stats().PutBytes)
 }
+
+// turns records the ops of each turn, and what each did to its context.
+type turns struct {
+	seen []int
+	each func()
+}
+
+func (c *turns) Copy(_ context.Context, ops []ports.CopyOp, errs []error) {
+	clear(errs)
+	c.seen = append(c.seen, len(ops))
+	c.each()
+}
+
+func TestALongBatchOfCopiesTakesItsPlaceAnewForEachTurn(t *testing.T) {
+	l := NewLimiter(1)
+	ops := []ports.CopyOp{{Len: 600_000}, {Len: 600_000}, {Len: 5 << 20}, {Len: 10}, {Len: 10}}
+	errs := make([]error, len(ops))
+	c := &turns{each: func() { require.Len(t, l.free, 1, "a place is held") }}
+	l.Copier(c).Copy(t.Context(), ops, errs)
+	require.Equal(t, []int{2, 1, 2}, c.seen)
+	require.Empty(t, l.free)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	c = &turns{each: cancel}
+	l.Copier(c).Copy(ctx, ops, errs)
+	require.Equal(t, []int{2}, c.seen)
+	require.NoError(t, errs[1], "what was begun is done")
+	for _, err := range errs[2:] {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+}
