@@ -131,15 +131,21 @@ func (p *pairing) measure(ctx context.Context, n int, step func(done int)) (*pai
 }
 
 func (p *pairing) pair(ctx context.Context, theirsFirst bool) (ours, theirs sample, err error) {
-	first, second := &ours, &theirs
-	a, b := p.ours, p.theirs
+	take := func(who string, of side, into *sample) {
+		if err != nil {
+			return
+		}
+		if *into, err = of(ctx); err != nil {
+			err = fmt.Errorf("%s: %w", who, err)
+		}
+	}
 	if theirsFirst {
-		first, second, a, b = second, first, b, a
+		take("theirs", p.theirs, &theirs)
 	}
-	if *first, err = a(ctx); err != nil {
-		return ours, theirs, err
+	take("ours", p.ours, &ours)
+	if !theirsFirst {
+		take("theirs", p.theirs, &theirs)
 	}
-	*second, err = b(ctx)
 	return ours, theirs, err
 }
 

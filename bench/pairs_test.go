@@ -214,3 +214,15 @@ func TestRatiosArePrintedAsTheyCome(t *testing.T) {
 	require.Equal(t, "met", fields["verdict"])
 	require.Equal(t, "x against y", fields["what"])
 }
+
+func TestAFailureNamesItsSide(t *testing.T) {
+	good := func(context.Context) (sample, error) { return figures(1)[0], nil }
+	bad := func(context.Context) (sample, error) { return sample{}, errNoSample }
+	for want, p := range map[string]pairing{"ours: no figures": {ours: bad, theirs: good}, "theirs: no figures": {ours: good, theirs: bad}} {
+		for _, theirsFirst := range []bool{false, true} {
+			_, _, err := p.pair(t.Context(), theirsFirst)
+			require.ErrorIs(t, err, errNoSample)
+			require.EqualError(t, err, want)
+		}
+	}
+}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures what docs/benchmarks publishes, and writes it there: a CSV a workload, with the machine, the commit and the command in
-# front. An argument names the workloads to measure: ratios, layerwise, mixed (all by default); BARS chooses among the ratios.
+# front. An argument names the workloads to measure: ratios, layerwise, mixed, ceiling (all by default); BARS chooses among the ratios.
 # It takes some twenty minutes, and should have the machine to itself.
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ publish() {
 	mv "$bin/$name.csv" "$out/$name.csv"
 }
 
-for what in ${*:-ratios layerwise mixed}; do
+for what in ${*:-ratios layerwise mixed ceiling}; do
 	case $what in
 	ratios) publish ratios ratios ${BARS:+--bars "$BARS"} ;;
 	layerwise)
@@ -35,6 +35,7 @@ for what in ${*:-ratios layerwise mixed}; do
 		publish mixed mixed --threads 1,2,4,8 --link-gbps 16 --link-delay-us 500 --runs 3
 		publish mixed-shared-arena mixed --threads 1,2,4,8 --link-gbps 16 --link-delay-us 500 --runs 3 --shared-arena
 		;;
-	*) echo "unknown workload \"$what\", want some of: ratios, layerwise, mixed" >&2; exit 2 ;;
+	ceiling) publish ceiling ceiling ;;
+	*) echo "unknown workload \"$what\", want some of: ratios, layerwise, mixed, ceiling" >&2; exit 2 ;;
 	esac
 done
