@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -402,7 +403,10 @@ func stranger(t *testing.T, n *node) error {
 	defer conn.Close()
 	s, err := peerv1.NewPeerClient(conn).Hello(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, s.Send(&peerv1.HelloRequest{Ends: &peerv1.Ends{From: &peerv1.Start{Id: "stranger", Incarnation: 1}, To: &peerv1.Start{Id: n.id}}, Protocol: 1}))
+	err = s.Send(&peerv1.HelloRequest{Ends: &peerv1.Ends{From: &peerv1.Start{Id: "stranger", Incarnation: 1}, To: &peerv1.Start{Id: n.id}}, Protocol: 1})
+	if err != nil {
+		require.ErrorIs(t, err, io.EOF, "a stream that was refused already says why at Recv")
+	}
 	require.NoError(t, s.CloseSend())
 	_, err = s.Recv()
 	return err

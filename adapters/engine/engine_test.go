@@ -260,7 +260,8 @@ func TestAPutThatIsNotWholeStoresNothing(t *testing.T) {
 	require.NoError(t, s.Send(header("k", 4)))
 	cancel()
 	_, err = s.CloseAndRecv()
-	require.Equal(t, codes.Canceled, status.Code(err))
+	// The end of the stream can reach the server before its cancellation does: then the object is too short.
+	require.Contains(t, []codes.Code{codes.Canceled, codes.InvalidArgument}, status.Code(err), "%v", err)
 	require.Empty(t, p.objects)
 }
 
