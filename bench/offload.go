@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -228,7 +229,7 @@ func (o *offload) put(ctx context.Context, k *offloadRank, put *offloadPut) {
 			continue
 		}
 		if ctx.Err() == nil {
-			o.row.failures.put("offload rank %d: put of key %q: status %s, want %s, error %v", k.id, namespace+"/"+name, put.out[i].Status, ports.Stored, err)
+			o.row.failures.put("offload rank %d: put of key %q: status %s, want %s, error %v", k.id, namespace+"/"+name, put.out[i].Status, ports.Stored, errors.Join(err, put.out[i].Err))
 		}
 	}
 	o.stored.Add(stored)
