@@ -22,7 +22,7 @@ const (
 // Noise is what a measurement ran under.
 type Noise struct {
 	Gbps    float64       // reached by the slower direction of the modelled link; 0: no model of a rate, or nothing moved
-	Delay   time.Duration // reached, once each way, by the later direction; 0: no model of a delay, or nothing was delayed
+	Delay   time.Duration // reached, once each way, as the mean over everything that was delayed; 0: no model of a delay, or nothing was
 	Foreign float64       // share of the processors' time that others took; 0 where the system does not say
 }
 
@@ -53,15 +53,20 @@ func (n Noise) worse(o Noise) Noise {
 // leastMeasured is the bytes below which a direction says nothing about the rate: its busy periods are a few turns.
 const leastMeasured = 1 << 20
 
-// linkNoise is what the directions of a modelled link reached.
+// linkNoise is what the directions of a modelled link reached. The delay is a mean over all of them: the few control messages
+// that wake an idle machine are late by what the machine takes to wake, and say little about the link.
 func linkNoise(l LinkSpec, reports []inproc.DirectionReport) (n Noise) {
+	var late time.Duration
+	var delayed uint64
 	for _, r := range reports {
 		if l.Gbps > 0 && r.Bytes >= leastMeasured && r.Busy > 0 {
 			n = n.worse(Noise{Gbps: r.BytesPerSecond * 8 / 1e9})
 		}
-		if l.DelayUs > 0 && r.Delayed > 0 {
-			n.Delay = max(n.Delay, time.Duration(l.DelayUs)*time.Microsecond+r.MeanLate)
-		}
+		late += r.MeanLate * time.Duration(r.Delayed)
+		delayed += r.Delayed
+	}
+	if l.DelayUs > 0 && delayed > 0 {
+		n.Delay = time.Duration(l.DelayUs)*time.Microsecond + late/time.Duration(delayed)
 	}
 	return n
 }

@@ -70,16 +70,16 @@ func TestAMeasurementIsQuietWithinItsLimits(t *testing.T) {
 	}
 }
 
-func TestTheLinkIsJudgedByItsWorstDirection(t *testing.T) {
+func TestTheLinkIsJudgedByItsSlowerDirectionAndItsMeanDelay(t *testing.T) {
 	const ms, us = time.Millisecond, time.Microsecond
 	reports := []inproc.DirectionReport{
 		{Bytes: 2 << 20, Busy: ms, BytesPerSecond: 1.9e9, Delayed: 3, MeanLate: 10 * us},
-		{Bytes: 2 << 20, Busy: ms, BytesPerSecond: 1.8e9, Delayed: 3, MeanLate: 30 * us},
+		{Bytes: 2 << 20, Busy: ms, BytesPerSecond: 1.8e9, Delayed: 1, MeanLate: 30 * us},
 		{Bytes: 1000, Busy: ms, BytesPerSecond: 1e6, Delayed: 0, MeanLate: 0},
 	}
 	n := linkNoise(LinkSpec{Gbps: 16, DelayUs: 50}, reports)
 	require.InDelta(t, 14.4, n.Gbps, 1e-9, "the direction of a few bytes says nothing")
-	require.Equal(t, 80*us, n.Delay)
+	require.Equal(t, 65*us, n.Delay, "three by 10 and one by 30")
 	require.Equal(t, Noise{}, linkNoise(LinkSpec{}, reports), "nothing is modelled")
 	require.Equal(t, Noise{Gbps: 14.4, Delay: 9, Foreign: 0.2}, Noise{Gbps: 15, Delay: 9, Foreign: 0.1}.worse(Noise{Gbps: 14.4, Delay: 8, Foreign: 0.2}))
 	require.Equal(t, Noise{Gbps: 15}, Noise{}.worse(Noise{Gbps: 15}), "no rate is not the worst one")
