@@ -66,20 +66,14 @@ func (fl *flight) overlap(r domain.Run) uint64 {
 	return sum
 }
 
-// landing is how a flight ended.
-type landing struct {
-	late      bool
-	committed bool
-	complete  bool // the slot holds every byte
-}
-
 // landLocked ends a flight, once. The claim goes back before anyone is woken, so that the first to plan again can claim; extents
-// are marked only when the bytes came in time, so that nobody is served from what the owner may have reused.
-func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality, now domain.Instant) landing {
+// are marked only when the bytes came in time, so that nobody is served from what the owner may have reused. It reports whether they
+// came late.
+func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality, now domain.Instant) (late bool) {
 	t, f := n.mu.table, fl.fill
 	held, claimed := t.Held(f.slot), t.Claimed(f.slot)
-	out := landing{late: done.Err == nil && done.At >= fl.view.until}
-	ok := done.Err == nil && !out.late
+	late = done.Err == nil && done.At >= fl.view.until
+	ok := done.Err == nil && !late
 	for _, r := range fl.runs {
 		claimed.Remove(r)
 		if ok {
@@ -87,7 +81,7 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 			held.Add(r)
 		}
 	}
-	if out.late {
+	if late {
 		n.counters.duplicate.Add(fl.bytes)
 	}
 	for _, w := range fl.waiters {
@@ -97,8 +91,7 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	info := t.Info(f.slot)
 	switch complete := ok && held.Complete(info.Size); {
 	case complete && info.State == domain.SlotFilling:
-		out.complete = true
-		out.committed = n.installLocked(f, info, by, now)
+		n.installLocked(f, info, by, now)
 	case complete && info.State == domain.SlotDoomed && by != domain.LocalByPull: // the pull counts its own jobs
 		n.counters.installFailure(ports.InstallCommitRefused) // cleared or removed meanwhile, or another writer was first
 	}
@@ -109,18 +102,17 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	n.dropLocked(fl.view)
 	fl.fill, fl.view = nil, nil
 	n.mu.flights = append(n.mu.flights, fl)
-	return out
+	return late
 }
 
 // installLocked commits a complete filling slot.
-func (n *Node) installLocked(f *fill, info domain.SlotInfo, by domain.Locality, now domain.Instant) bool {
+func (n *Node) installLocked(f *fill, info domain.SlotInfo, by domain.Locality, now domain.Instant) {
 	n.mu.table.SetSums(f.slot, f.view.putLens, f.view.sums)
 	if !n.commitLocked(f.slot, now) {
 		n.counters.installFailure(ports.InstallCommitRefused)
-		return false
+		return
 	}
 	n.counters.installed(by, info.Size)
-	return true
 }
 
 // leaveFlightsLocked takes a call's queue off the flights of a slot that it joined. No word of them reaches the queue later.

@@ -223,7 +223,7 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 	k := &c.keys[o.key]
 	late := false
 	if o.flight != nil {
-		late = n.landLocked(o.flight, done, c.installsAs(k), now).late
+		late = n.landLocked(o.flight, done, c.installsAs(k), now)
 		o.flight = nil
 	} else {
 		late = done.Err == nil && done.At >= o.view.until

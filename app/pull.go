@@ -341,14 +341,14 @@ func (p *puller) landedLocked(i uint32, done ports.Completion, now domain.Instan
 	}
 	j := o.job
 	j.flying--
-	land := p.n.landLocked(o.flight, done, domain.LocalByPull, now)
+	late := p.n.landLocked(o.flight, done, domain.LocalByPull, now)
 	switch {
-	case j.ended || done.Err == nil && !land.late:
-	case !j.again && (land.late || isReset(done.Err)):
+	case j.ended || done.Err == nil && !late:
+	case !j.again && (late || isReset(done.Err)):
 		j.again = true
-		p.n.counters.downgrade(downgradeOf(land.late))
-		j.view.stale = j.view.stale || land.late
-	case land.late:
+		p.n.counters.downgrade(downgradeOf(late))
+		j.view.stale = j.view.stale || late
+	case late:
 		p.failLocked(j, ports.InstallLease)
 	default:
 		p.failLocked(j, ports.InstallPeerFailed)
