@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -83,13 +85,7 @@ func newPool(t *testing.T, ids []string, args ...string) *pool {
 func layOut(t *testing.T, ids []string, args ...string) *pool {
 	t.Helper()
 	p := &pool{t: t, dir: t.TempDir(), args: args, nodes: make(map[string]*node), ids: ids}
-	var held []net.Listener
-	free := func(address string) string {
-		l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-		require.NoError(t, err)
-		held = append(held, l)
-		return l.Addr().String()
-	}
+	free := func(address string) string { return freeAddress(t, address) }
 	for i, id := range ids {
 		at := places[i%len(places)]
 		n := &node{id: id, place: at, socket: filepath.Join(p.dir, id), http: free("127.0.0.1")}
@@ -102,9 +98,6 @@ func layOut(t *testing.T, ids []string, args ...string) *pool {
 		}
 		p.nodes[id] = n
 	}
-	for _, l := range held {
-		require.NoError(t, l.Close())
-	}
 	for _, n := range p.nodes {
 		if n.place.ssh != "" {
 			n.tunnel(t)
@@ -112,6 +105,29 @@ func layOut(t *testing.T, ids []string, args ...string) *pool {
 	}
 	t.Cleanup(p.end)
 	return p
+}
+
+// nextPort starts somewhere in half of the range, so that two runs at once rarely ask for the same port.
+var nextPort = func() *atomic.Int64 {
+	var n atomic.Int64
+	n.Store(10_000 + rand.Int64N(10_000))
+	return &n
+}()
+
+// freeAddress is one that nobody listens at. Its port is below those that the kernel gives to connections and to listeners that
+// name none, so that it is still free when the node starts.
+func freeAddress(t *testing.T, address string) string {
+	t.Helper()
+	for range 1_000 {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(nextPort.Add(1))))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return l.Addr().String()
+		}
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+	require.FailNow(t, "no free port", "at %s, up to %d", address, nextPort.Load())
+	return ""
 }
 
 func (p *pool) peers() string {
