@@ -124,3 +124,27 @@ func TestFetchIntoFillingKeysWhoseViewIsKeptDoesNotAllocate(t *testing.T) {
 		r.check()
 	}
 }
+
+// TestDirectReadsDoNotAllocate reads the same bytes again and again, straight into registered memory.
+func TestDirectReadsDoNotAllocate(t *testing.T) {
+	w := newWorld(t, false)
+	w.lasting = true
+	here := quiet(64*kib, 64)
+	here.registered, here.Locality, here.get = true, domain.LocalityOff, arenaOff
+	a, b := w.pair(quiet(64*kib, 64), here)
+	names := keys("k", 8)
+	a.put(objectSize, names...)
+	id, err := b.OpenRead(t.Context(), namespace) // whose keys keep their views
+	require.NoError(t, err)
+	r := b.prepare(id, partsOf(names, 70_000, 500)...)
+	run := func() {
+		if err := b.BatchGetRanges(t.Context(), &r.batch, r.out); err != nil || r.out[7].Status != ports.Hit || r.out[7].Source != ports.FromDirect {
+			t.Fatal(err, r.out[7])
+		}
+	}
+	for range 50 {
+		run()
+	}
+	require.Zero(t, testing.AllocsPerRun(100, run))
+	r.check()
+}

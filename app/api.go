@@ -60,53 +60,6 @@ func (n *Node) Clear(context.Context) error {
 	return nil
 }
 
-// RegisterMemory makes a region usable by every transport that wants it registered.
-func (n *Node) RegisterMemory(_ context.Context, r ports.Region) (ports.Memory, error) {
-	if r == nil || r.Len() == 0 {
-		return ports.Memory{}, fmt.Errorf("register an empty region: %w", domain.ErrInvalid)
-	}
-	if err := n.enter(); err != nil {
-		return ports.Memory{}, err
-	}
-	defer n.leave()
-	m := memory{region: r}
-	for _, t := range n.p.Transports {
-		id, err := t.Register(r)
-		if err != nil {
-			m.deregister()
-			return ports.Memory{}, fmt.Errorf("register %d bytes with %s: %w", r.Len(), t.Kind(), err)
-		}
-		m.regs = append(m.regs, registration{t, id})
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.mu.lastID++
-	id := ports.MemoryID(n.mu.lastID)
-	n.mu.memories[id] = m
-	return ports.Memory{Region: r, ID: id}, nil
-}
-
-func (m memory) deregister() (err error) {
-	for _, r := range m.regs {
-		if e := r.with.Deregister(r.id); e != nil {
-			err = fmt.Errorf("deregister with %s: %w", r.with.Kind(), e)
-		}
-	}
-	return err
-}
-
-// DeregisterMemory returns once the memory is quiet.
-func (n *Node) DeregisterMemory(_ context.Context, id ports.MemoryID) error {
-	n.mu.Lock()
-	m, ok := n.mu.memories[id]
-	delete(n.mu.memories, id)
-	n.mu.Unlock()
-	if !ok {
-		return fmt.Errorf("memory %d: %w", id, ports.ErrNotFound)
-	}
-	return m.deregister()
-}
-
 // Remove dooms the copies here, and asks every peer that may hold one.
 func (n *Node) Remove(ctx context.Context, namespace string, names []string, out []ports.Removal) error {
 	if err := errJoin(checkCounts(len(names), 0, len(out)), checkNames(names)); err != nil {

@@ -18,6 +18,7 @@ func TestOnePartThatFailsMakesItsKeyAMiss(t *testing.T) {
 			t.Run(r.name, func(t *testing.T) {
 				bubble(t, func(t *testing.T, w *world) {
 					a, b := w.pair(place{}, place{Config: r.cfg, get: 16 * kib})
+					b.place.registered = r.direct
 					a.put(objectSize, "k", "l")
 					skip := bad
 					b.fail(when("Link", "Op", func(faults.Call) bool { skip--; return skip == -1 }, faults.Verdict{Err: errTest}))
@@ -114,6 +115,7 @@ func TestSlowPeerDelaysOnlyItsOwnKeys(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, c, b := w.three(place{Config: r.cfg})
+				b.place.registered = r.direct
 				a.put(1_000, "ka")
 				c.put(1_000, "kc")
 				var g faults.Gate

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,6 +100,7 @@ type place struct {
 	offHeap     bool   // where bytes are reused while another node may read them: the race detector is right, and it is the point
 	get, put    uint64 // bytes of the arenas; arenaOff: none
 	bare        bool   // without the fault wrappers, which allocate
+	registered  bool   // callers' memory is, for the calls that use it
 	ports       func(*app.Ports)
 }
 
@@ -377,6 +379,7 @@ func (n *node) putTo(ctx context.Context, to ports.PeerID, salt, size, cuts uint
 		p.Regions = append(p.Regions, ports.Memory{Region: ports.HostRegionOf(mem)})
 		p.Sizes, p.End = append(p.Sizes, size), append(p.End, uint32(len(p.Ranges)))
 	}
+	defer n.register(p.Regions)()
 	out := make([]ports.Result, len(keys))
 	require.NoError(n.w.t, n.BatchPutRanges(ctx, &p, out))
 	return out
@@ -427,6 +430,8 @@ type read struct {
 	mem   []byte
 	out   []ports.Result
 	err   error
+
+	forget func() // what was registered
 }
 
 // prepare lays the destinations out, with guard bytes around each.
@@ -457,7 +462,34 @@ func (n *node) prepare(session ports.SessionID, wants ...want) *read {
 		r.batch.Regions = append(r.batch.Regions, ports.Memory{Region: ports.HostRegionOf(r.mem[g.RegionOff : g.RegionOff+want.room])})
 		g.Region, g.RegionOff = uint32(len(r.batch.Regions))-1, 0
 	}
+	r.forget = n.register(r.batch.Regions)
 	return r
+}
+
+// register registers a table of memory where the node's callers do so, and returns what ends that at the same start of the node.
+func (n *node) register(table []ports.Memory) (forget func()) {
+	if !n.place.registered {
+		return func() {}
+	}
+	at := n.Node
+	for i := range table {
+		m, err := at.RegisterMemory(context.Background(), table[i].Region)
+		if errors.Is(err, ports.ErrClosed) {
+			break
+		}
+		require.NoError(n.w.t, err)
+		table[i] = m
+	}
+	return sync.OnceFunc(func() {
+		for _, m := range table {
+			if m.ID == 0 {
+				continue
+			}
+			if err := at.DeregisterMemory(context.Background(), m.ID); !errors.Is(err, ports.ErrNotFound) { // that start has ended, and its transport with it
+				require.NoError(n.w.t, err)
+			}
+		}
+	})
 }
 
 func room(w want, r domain.Run) uint64 {
@@ -478,6 +510,7 @@ func (r *read) check() []int {
 	t := r.n.w.t
 	t.Helper()
 	shown := make([]int, len(r.wants))
+	r.forget()
 	at := uint64(0)
 	for i, want := range r.wants {
 		shown[i] = -1

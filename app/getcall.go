@@ -74,6 +74,7 @@ type getOp struct {
 	key    uint32
 	unit   uint32  // arena; noUnit otherwise
 	flight *flight // slot; nil once landed
+	direct bool    // into the caller's memory
 	view   *view
 	bytes  uint64
 	done   bool
@@ -139,6 +140,7 @@ type getCall struct {
 	abandoned   bool
 	open        int // keys that are not done
 	outstanding int // ops and asks that will post
+	direct      int // ops of those that touch the caller's memory
 
 	keys      []getKey
 	order     []uint32
@@ -146,6 +148,7 @@ type getCall struct {
 	own       []domain.Range // of whole gets
 	flat      []domain.PageRef
 	into      []domain.Layout // the caller's regions
+	memories  []*memory       // of those, where registered; nil entries where not; empty when none is
 	asking    []uint32
 	ready     []uint32
 	landed    []uint32
@@ -212,7 +215,7 @@ func (c *getCall) reset() {
 	c.ctx, c.namespace, c.names, c.ranges, c.regions, c.out = nil, "", nil, nil, nil, nil
 	c.space, c.session, c.mayInstall, c.awaiting, c.abandoned = 0, nil, false, false, false
 	c.moved = [ports.NumSources]uint64{}
-	c.open, c.outstanding, c.launched, c.nasks, c.submitted, c.nbatches, c.nextRound = 0, 0, 0, 0, 0, 0, 0
+	c.open, c.outstanding, c.direct, c.launched, c.nasks, c.submitted, c.nbatches, c.nextRound = 0, 0, 0, 0, 0, 0, 0, 0
 	clear(c.keys)
 	clear(c.cands)
 	clear(c.ops)
@@ -303,9 +306,18 @@ func (c *getCall) begin(id ports.SessionID) error {
 	if c.space, err = n.mu.spaces.intern(c.namespace); err != nil {
 		return err
 	}
+	if err := c.findSessionLocked(id); err != nil {
+		return err
+	}
+	c.memories = n.borrowLocked(c.regions, c.memories)
+	return nil
+}
+
+func (c *getCall) findSessionLocked(id ports.SessionID) error {
 	if id == 0 {
 		return nil
 	}
+	n := c.n
 	if c.session = n.mu.sessions[id]; c.session == nil {
 		return fmt.Errorf("session %d: %w", id, ports.ErrNotFound)
 	}
@@ -323,10 +335,15 @@ func (c *getCall) addKey(lo, hi uint32, room *ports.Target) {
 	k := &c.keys[i]
 	c.out[i] = ports.Result{}
 	c.open++
-	if err := c.layOut(k, c.names[i], c.ranges[lo:hi], lo, room); err != nil {
+	status := ports.Invalid
+	err := c.layOut(k, c.names[i], c.ranges[lo:hi], lo, room)
+	if err == nil {
+		status, err = ports.NotRegistered, checkMemories(c.regions, c.memories, c.ranges[lo:hi])
+	}
+	if err != nil {
 		c.spans = c.spans[:k.spanLo]
 		k.spanHi = k.spanLo
-		c.fail(i, ports.Invalid, err)
+		c.fail(i, status, err)
 		return
 	}
 	k.spanHi = uint32(len(c.spans))
@@ -491,9 +508,10 @@ func (c *getCall) end() {
 	if c.open > 0 {
 		c.abandon()
 	}
+	c.abandoned = true
+	c.letGo()
 	n.observe(c.kind, c.began, &c.moved)
 	c.ctx, c.out, c.names, c.ranges, c.regions = nil, nil, nil, nil, nil
-	c.abandoned = true
 	if c.outstanding == 0 {
 		n.endGet(c)
 		return
@@ -526,7 +544,8 @@ func (c *getCall) releasePulls() {
 	c.n.kickPull()
 }
 
-// abandon fails the keys that are not done, leaves their flights, and asks the links to let go of the arena's slices. Slot flights
+// abandon fails the keys that are not done, leaves their flights, and asks the links to let go of the arena's slices and of the
+// caller's memory. Slot flights
 // go on: they belong to the node.
 func (c *getCall) abandon() {
 	n := c.n
@@ -589,10 +608,15 @@ func errAtEnd(cause error) error {
 // drain waits for what a call that ended early is still owed: every op completes by its deadline, every ask by its own.
 func (c *getCall) drain() {
 	for c.outstanding > 0 {
-		c.taken, _ = c.q.Take(context.Background(), time.Second, c.taken[:0])
-		c.handle()
+		c.takeOwed()
 	}
 	c.n.endGet(c)
+}
+
+// takeOwed waits for some of what an ended call is owed.
+func (c *getCall) takeOwed() {
+	c.taken, _ = c.q.Take(context.Background(), time.Second, c.taken[:0])
+	c.handle()
 }
 
 // fail ends key i with a status; for use without the lock, before anything is held.

@@ -158,6 +158,8 @@ func (c *getCall) localityLocked(k *getKey) domain.Locality {
 	n := c.n
 	cas := domain.LocalityCase{Route: domain.RouteArena, CanInstall: n.canInstall() && c.mayInstall, Admits: n.admits(k.size) && c.mayInstall}
 	switch {
+	case k.source == ports.FromDirect:
+		cas.Route = domain.RouteDirect
 	case k.slot == 0:
 		cas.Whole = k.installed
 	case k.fill == nil || n.mu.table.Info(k.slot).State != domain.SlotFilling:

@@ -61,9 +61,13 @@ func (c *getCall) planLocked(i int, now domain.Instant) {
 		c.againLocked(i)
 		return
 	}
-	switch domain.DecideRoute(domain.RouteChoice{HasSlot: k.slot != 0, ArenaCapacity: capacityOf(n.arenas[getArena])}) {
+	route := domain.RouteChoice{HasSlot: k.slot != 0, ArenaCapacity: capacityOf(n.arenas[getArena])}
+	route.Registered = !route.HasSlot && c.registered(k)
+	switch domain.DecideRoute(route) {
 	case domain.RouteSlot:
 		c.planSlotLocked(i, now)
+	case domain.RouteDirect:
+		c.planDirectLocked(i, now)
 	case domain.RouteArena:
 		k.source = ports.FromArena
 		k.version = k.view.version
@@ -228,7 +232,10 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 	} else {
 		late = done.Err == nil && done.At >= o.view.until
 		n.dropLocked(o.view)
-		if late || done.Err != nil {
+		switch {
+		case o.direct:
+			c.direct--
+		case late || done.Err != nil:
 			c.unitGoneLocked(o.unit)
 		}
 		if late {

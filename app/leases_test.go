@@ -18,11 +18,13 @@ import (
 var readers = []struct {
 	name    string
 	cfg     app.Config
+	direct  bool // into registered memory
 	from    ports.Source
 	purpose ports.Purpose
 }{
-	{"slot", noPull, ports.FromSlot, ports.PurposeGet},
-	{"arena", noPool, ports.FromArena, ports.PurposeGet},
+	{"slot", noPull, false, ports.FromSlot, ports.PurposeGet},
+	{"arena", noPool, false, ports.FromArena, ports.PurposeGet},
+	{"direct", noPool, true, ports.FromDirect, ports.PurposeGet},
 }
 
 // leases is an owner whose medium holds one object only, and a reader. What the owner evicts is refilled at once, with other bytes.
@@ -36,6 +38,7 @@ func TestBytesThatComeAfterTheLeaseAreFetchedAgain(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := leases(w, r.cfg)
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(1, "Link", "Op", nil, hold(&g)), noRenewal(2))
@@ -67,6 +70,7 @@ func TestBytesThatComeAfterTheLeaseTwiceAreLate(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := leases(w, r.cfg)
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(2, "Link", "Op", nil, hold(&g)), when("PeerResolver", "Resolve", func(c faults.Call) bool { return c.N%2 == 0 }, stale))
@@ -93,6 +97,7 @@ func TestPagesThatWereReusedAfterTheLeaseAreNeverServed(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := leases(w, r.cfg)
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(1, "Link", "Op", nil, hold(&g)), noRenewal(2))
@@ -116,6 +121,7 @@ func TestBytesThatTheTransportSawInTimeCountHoweverLateTheWordComes(t *testing.T
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := leases(w, r.cfg)
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(1, "Link", "Op", nil, holdAfter(&g)), when("PeerResolver", "Resolve", func(c faults.Call) bool { return c.N > 1 }, stale))
@@ -136,6 +142,7 @@ func TestLeasesAreRenewedInFlight(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := leases(w, r.cfg)
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(1, "Link", "Op", nil, hold(&g)))

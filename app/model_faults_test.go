@@ -23,6 +23,7 @@ type scenario struct {
 	name     string
 	get, put uint64 // arenas of b
 	locality domain.LocalityMode
+	direct   bool // b's callers register their memory
 	puts     bool
 	prepare  func(s *attempt)
 	act      func(s *attempt)
@@ -122,6 +123,38 @@ var scenarios = []scenario{
 		after: func(s *attempt) { s.get(stepsOf(7, 1, 7, 2, "k0", "k1", "k2")...) },
 	},
 	{
+		name: "direct get", direct: true,
+		get: arenaOff, locality: domain.LocalityOff,
+		prepare: func(s *attempt) {
+			s.a.put(faultSize, "k0", "k1")
+			s.c.put(faultSize, "k2")
+		},
+		act: func(s *attempt) {
+			s.grace = 25 * time.Millisecond // it returns when its memory is quiet
+			s.get(stepsOf(7, 0, 7, 2, "k0", "k1", "k2")...)
+		},
+		after: func(s *attempt) { s.get(stepsOf(7, 1, 7, 2, "k0", "k1", "k2")...) },
+	},
+	{
+		name: "direct put", direct: true,
+		put:  arenaOff,
+		puts: true,
+		prepare: func(s *attempt) {
+			s.b.get(part("none", 0, 1)) // so that links are there
+		},
+		act: func(s *attempt) {
+			s.grace = 25 * time.Millisecond
+			s.timed(func() { s.note(s.b.putTo(s.ctx, "a", 0, faultSize, 3, "k0", "k1")) })
+		},
+		after: func(s *attempt) {
+			s.w.pass(4 * time.Second) // a reservation whose end was not told ends by its deadline
+			for _, r := range s.b.putTo(context.Background(), "a", 1, faultSize, 3, "k0", "k1") {
+				require.Contains(s.w.t, []ports.Status{ports.Stored, ports.Exists}, r.Status, "%v", r.Err)
+			}
+			s.mustRead("k0", "k1")
+		},
+	},
+	{
 		name: "remote put in several rounds",
 		put:  1_024,
 		puts: true,
@@ -189,6 +222,7 @@ func (sc scenario) try(t *testing.T, node int, plan func(s *attempt) faults.Plan
 		small := place{page: 1_024, pages: 64, get: 4 * kib, put: 4 * kib, Config: quick}
 		s.a, s.c = w.node("a", small), w.node("c", small)
 		small.get, small.put, small.Locality = orElse(sc.get, small.get), orElse(sc.put, small.put), sc.locality
+		small.registered = sc.direct
 		s.b = w.node("b", small)
 		sc.prepare(s)
 		w.settle()
@@ -232,7 +266,9 @@ func (sc scenario) record(t *testing.T) (at []faultPlace) {
 		}
 		for i, n := range s.nodes() {
 			for _, c := range n.faults.Calls()[before[i]:] {
-				at = append(at, faultPlace{i, c})
+				if c.Method != "Register" && c.Method != "Deregister" { // the test's own
+					at = append(at, faultPlace{i, c})
+				}
 			}
 		}
 	})

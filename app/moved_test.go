@@ -91,9 +91,6 @@ var notApplicable = map[string]string{
 // notYet are series whose machinery comes with another issue.
 var notYet = map[string]string{
 	"GetKeys[corrupt]":             "checksums are empty fields until their issue verifies them",
-	"GetKeys[not_registered]":      "no transport here needs registration (rdma)",
-	"PutKeys[not_registered]":      "no transport here needs registration (rdma)",
-	"GetSources[direct]":           "the direct route comes with registered memory (rdma)",
 	"Downgrades[huge_pages]":       "the medium's own count; joined by the daemon",
 	"Downgrades[announce_dropped]": "a directory that drops comes with redis",
 	"Table.Doomed[8]":              "DoomCorrupt: checksums",

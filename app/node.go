@@ -55,7 +55,7 @@ type Node struct {
 		flights  []*flight
 		sessions map[ports.SessionID]*session
 		lastID   uint64
-		memories map[ports.MemoryID]memory
+		memories map[ports.MemoryID]*memory
 		spaces   spaceTable
 		askers   map[ports.PeerID]*asker
 		victims  []domain.SlotID // scratch of makeRoomLocked
@@ -94,7 +94,7 @@ func New(cfg Config, p Ports) (*Node, error) {
 	n.mu.reserved = make(map[domain.SlotID]*reservation)
 	n.mu.views = make(map[viewID]*view)
 	n.mu.sessions = make(map[ports.SessionID]*session)
-	n.mu.memories = make(map[ports.MemoryID]memory)
+	n.mu.memories = make(map[ports.MemoryID]*memory)
 	n.mu.askers = make(map[ports.PeerID]*asker)
 	n.peers = newPeerTable(n)
 	n.start()

@@ -50,6 +50,7 @@ type conn struct {
 	page    uint64
 	buffers []uint64
 	kind    ports.TransportKind
+	caps    ports.Caps // of the link's transport
 	link    ports.Link // nil: no transport was taken, control calls only
 
 	spaces     atomic.Uint32     // namespaces that the peer was told of
@@ -243,7 +244,7 @@ func (p *peer) hello(ctx context.Context) (*conn, []ports.Refusal, error) {
 			refused = append(refused, ports.Refusal{Kind: t.Kind(), Reason: err.Error()})
 			continue
 		}
-		c.link, c.kind = link, t.Kind()
+		c.link, c.kind, c.caps = link, t.Kind(), t.Caps()
 		break
 	}
 	for range refused {

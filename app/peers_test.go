@@ -69,6 +69,7 @@ func TestSeveralPeersServeOneCall(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, c, b := w.three(place{Config: r.cfg})
+				b.place.registered = r.direct
 				d := w.node("d", place{})
 				a.put(objectSize, "ka")
 				c.put(objectSize, "kc")
@@ -101,7 +102,7 @@ func TestNextHolderOfTheSameVersionIsAskedWhenAPeerFails(t *testing.T) {
 				bubble(t, func(t *testing.T, w *world) {
 					cfg := r.cfg
 					cfg.ArenaWait = time.Minute // a round holds its slice until its op's deadline
-					a, c, b := w.three(place{Config: cfg, get: 64 * kib})
+					a, c, b := w.three(place{Config: cfg, get: 64 * kib, registered: r.direct})
 					a.put(objectSize, "k")
 					require.Equal(t, ports.Hit, c.get(part("k", 0, objectSize))[0].Status) // c has the same version
 					b.fail(when(tt.port, tt.method, firstPeer(), tt.v))
@@ -133,6 +134,7 @@ func TestPeerThatFailsCostsItsOwnKeysOnly(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, c, b := w.three(place{Config: r.cfg})
+				b.place.registered = r.direct
 				a.put(objectSize, "ka")
 				c.put(objectSize, "kc")
 				b.fail(when("PeerResolver", "Resolve", peerIs("a"), faults.Verdict{Err: ports.ErrPeer}))
@@ -150,6 +152,7 @@ func TestPeerThatDiesInMidTransferCostsOneBoundedDelay(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, c, b := w.three(place{Config: r.cfg})
+				b.place.registered = r.direct
 				a.put(objectSize, "ka")
 				c.put(objectSize, "kc", "kd")
 				var g faults.Gate
@@ -202,6 +205,7 @@ func TestPeerRestartVoidsWhatItsOldStartTold(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := w.pair(place{}, place{Config: r.cfg})
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				b.mustGet(r.from, part("k", 0, 50_000))
 				a.restart()
@@ -270,6 +274,7 @@ func TestHolderThatDiesInMidWalkNeverMixesTwoPuts(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			overGroups(t, func(t *testing.T, w *world, dies uint64) {
 				b, first, _, _ := twoVersions(t, w, r.cfg, false, domain.Run{Len: 1_000})
+				b.place.registered = r.direct
 				for g := range uint64(4) {
 					group := parts("k", domain.Run{Off: g * 50_000, Len: 20_000}, domain.Run{Off: g*50_000 + 20_000, Len: 30_000})
 					if g == dies {
@@ -299,6 +304,7 @@ func TestVersionThatIsGoneInMidCallStartsFromNothingOnce(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				b, first, _, _ := twoVersions(t, w, r.cfg, false, domain.Run{Len: 1_000})
+				b.place.registered = r.direct
 				require.NoError(t, first.Clear(t.Context()))
 				w.pass(time.Second)
 				out := b.get(part("k", 500, 100_000))
@@ -316,6 +322,7 @@ func TestSessionThatHandedOutBytesOfAVersionThatIsGoneIsLateToItsEnd(t *testing.
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				b, first, second, id := twoVersions(t, w, r.cfg, true, domain.Run{Len: 1_000})
+				b.place.registered = r.direct
 				require.NoError(t, first.Clear(t.Context()))
 				w.pass(time.Second)
 				for range 2 {
@@ -498,6 +505,7 @@ func TestCallEndsWithItsContextAndItsMemoryIsQuiet(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				a, b := w.pair(place{}, place{Config: r.cfg})
+				b.place.registered = r.direct
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(1, "Link", "Op", nil, hold(&g)))
@@ -525,7 +533,7 @@ func TestCallIsBounded(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				cfg := r.cfg
 				cfg.CallTimeout, cfg.TransferTimeout = 700*time.Millisecond, time.Minute
-				a, b := w.pair(place{}, place{Config: cfg})
+				a, b := w.pair(place{}, place{Config: cfg, registered: r.direct})
 				a.put(objectSize, "k")
 				var g faults.Gate
 				b.fail(next(1, "Link", "Op", nil, hold(&g)))

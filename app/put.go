@@ -12,6 +12,7 @@ import (
 // putKey is one key of a put, from check to result.
 type putKey struct {
 	done    bool
+	direct  bool   // remote: written from the caller's memory
 	lo, hi  uint32 // ranges, as places of the order
 	size    uint64
 	version domain.Version
@@ -37,7 +38,8 @@ type putCall struct {
 	spans     []domain.Span
 	flat      []domain.PageRef
 	byName    map[string]int
-	route     ports.Source             // by which its bytes go
+	memories  []*memory                // the caller's, as borrowed
+	remotely  bool                     // to a peer
 	moved     [ports.NumSources]uint64 // bytes that were stored
 	deadline  domain.Instant
 }
@@ -79,25 +81,31 @@ func (n *Node) put(ctx context.Context, kind ports.BatchKind, p *ports.PutBatch,
 	n.counters.putCalls.Add(1)
 	n.mu.Lock()
 	space, err := n.mu.spaces.intern(p.Namespace)
-	n.mu.Unlock()
 	if err != nil {
+		n.mu.Unlock()
 		return n.malformed(n.counters.putKeys[:], out, err)
 	}
+	memories := n.borrowLocked(p.Regions, nil)
+	n.mu.Unlock()
+	defer n.returnMemory(memories)
 	began := n.now()
 	c := &putCall{n: n, ctx: ctx, namespace: p.Namespace, space: space, names: p.Keys, ranges: p.Ranges, regions: p.Regions, out: out,
-		keys: make([]putKey, len(p.Keys)), byName: make(map[string]int, len(p.Keys)), route: ports.FromLocal, deadline: began.Add(n.cfg.CallTimeout)}
+		keys: make([]putKey, len(p.Keys)), byName: make(map[string]int, len(p.Keys)), memories: memories, deadline: began.Add(n.cfg.CallTimeout)}
 	for r := range len(p.Regions) + 1 {
 		c.flat = append(c.flat, domain.PageRef{Buffer: uint32(r)})
 	}
 	for i := range p.Keys {
-		if err := c.layOut(i, p.Ranges, rows(p.End, i), p.Sizes[i]); err != nil {
+		r := rows(p.End, i)
+		if err := c.layOut(i, p.Ranges, r, p.Sizes[i]); err != nil {
 			c.finish(i, ports.Invalid, err)
+		} else if err := checkMemories(p.Regions, memories, p.Ranges[r.lo:r.hi]); err != nil {
+			c.finish(i, ports.NotRegistered, err)
 		}
 	}
 	if p.To == "" || p.To == n.self.ID {
 		c.local()
 	} else {
-		c.route = ports.FromArena
+		c.remotely = true
 		c.remote(p.To)
 	}
 	c.twins()
@@ -167,9 +175,20 @@ func (c *putCall) finish(i int, s ports.Status, err error) {
 	c.out[i] = ports.Result{Status: s, Size: c.keys[i].size, Err: err}
 	if s == ports.Stored {
 		c.out[i].Source = ports.FromLocal
-		c.moved[c.route] += c.keys[i].size
+		c.moved[c.routeOf(&c.keys[i])] += c.keys[i].size
 	}
 	c.n.counters.putKeys[s].Add(1)
+}
+
+// routeOf is the way that a key's bytes went.
+func (c *putCall) routeOf(k *putKey) ports.Source {
+	switch {
+	case !c.remotely:
+		return ports.FromLocal
+	case k.direct:
+		return ports.FromDirect
+	}
+	return ports.FromArena
 }
 
 // local reserves, copies straight into the slots, and commits.

@@ -10,8 +10,8 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// remotePut is the part of a put that a peer has to answer for: reserve, write through the PUT arena, commit; abort what failed,
-// only after our own transport is quiet.
+// remotePut is the part of a put that a peer has to answer for: reserve, write from registered memory or through the PUT arena,
+// commit; abort what failed, only after our own transport is quiet.
 type remotePut struct {
 	*putCall
 	conn   *conn
@@ -20,6 +20,7 @@ type remotePut struct {
 	rows   []int // key of each row
 	rounds []*putRound
 	flying int // ops
+	direct int // rounds of which some read the caller's memory
 	taken  []ports.Completion
 }
 
@@ -29,10 +30,11 @@ type putPiece struct {
 	run domain.Run
 }
 
-// putRound is the pieces that share one slice.
+// putRound is the pieces that share one slice, or objects that are written from the caller's registered memory.
 type putRound struct {
 	linkBatch
 	pieces []putPiece
+	direct bool
 	len    uint64
 	off    uint64
 	left   int
@@ -41,11 +43,8 @@ type putRound struct {
 // remote puts to a named peer.
 func (c *putCall) remote(to ports.PeerID) {
 	n := c.n
-	if capacityOf(n.arenas[putArena]) == 0 {
-		n.counters.downgrade(ports.DowngradeArenaOff)
-		c.failRest(ports.NoSpace, fmt.Errorf("put to %s: the put arena is off: %w", to, ports.ErrNoSpace))
-		return
-	}
+	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions()}
+	p.route()
 	if n.p.Writer == nil {
 		c.failRest(ports.PeerUnavailable, fmt.Errorf("put to %s: no writer: %w", to, ports.ErrPeer))
 		return
@@ -54,7 +53,6 @@ func (c *putCall) remote(to ports.PeerID) {
 		c.failRest(ports.PeerUnavailable, fmt.Errorf("put to %s: %w", to, err))
 		return
 	}
-	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions()}
 	for i := range c.keys {
 		if c.pendingKey(i) {
 			c.keys[i].version = n.drawVersion()
@@ -67,6 +65,37 @@ func (c *putCall) remote(to ports.PeerID) {
 		p.attempt(n.peers.get(to), again)
 	}
 	p.settle()
+}
+
+// route finds the keys whose ranges all lie in registered memory, and fails the others when there is no arena for them.
+func (p *remotePut) route() {
+	off := false
+	for i := range p.keys {
+		if !p.pendingKey(i) {
+			continue
+		}
+		if p.keys[i].direct = p.registered(&p.keys[i], ports.Caps{Device: true}); p.keys[i].direct || capacityOf(p.arena) > 0 {
+			continue
+		}
+		off = true
+		p.finish(i, ports.NoSpace, fmt.Errorf("put: the memory is not registered, and the put arena is off: %w", ports.ErrNoSpace))
+	}
+	if off {
+		p.n.counters.downgrade(ports.DowngradeArenaOff)
+	}
+}
+
+// registered reports whether all of an object's ranges lie in memory that a link with these abilities may write from.
+func (p *remotePut) registered(k *putKey, caps ports.Caps) bool {
+	if len(p.memories) == 0 {
+		return false
+	}
+	for _, o := range p.order[k.lo:k.hi] {
+		if !p.memories[p.ranges[o].Region].direct(caps) {
+			return false
+		}
+	}
+	return true
 }
 
 // attempt reserves and writes some of the keys. The second time it names the same versions: what the owner answers, "yours" or a
@@ -87,6 +116,7 @@ func (p *remotePut) attempt(to *peer, keys []int) {
 		p.reserved(i, row, &reply)
 	}
 	p.rounds = nil
+	p.packDirect(keys)
 	p.pack(keys)
 	p.write()
 }
@@ -191,15 +221,45 @@ func (p *remotePut) reserved(i, r int, reply *ports.ReserveReply) {
 // machine, and past it on a busy one. 16 MiB is 8 ms there, and far more than it takes to keep a link busy.
 const putRoundBytes = 16 << 20
 
-// pack cuts the objects into pieces of at most half of the arena and the pieces into rounds, so that one round is written while the
-// next is copied in. An object larger than the arena goes in rounds into its reservation.
-func (p *remotePut) pack(keys []int) {
-	half := max(p.arena.capacity/2/domain.ArenaAlign*domain.ArenaAlign, domain.ArenaAlign)
-	half = min(half, p.arena.capacity, putRoundBytes)
+// packDirect makes rounds of the objects that are written from where they are.
+func (p *remotePut) packDirect(keys []int) {
 	var r *putRound
 	for _, i := range keys {
 		k := &p.keys[i]
-		if k.done || k.err != nil {
+		if k.done || k.err != nil || !k.direct {
+			continue
+		}
+		if k.direct = p.registered(k, p.conn.caps); !k.direct {
+			continue
+		}
+		for off := uint64(0); off < k.size; {
+			if r == nil || r.len == putRoundBytes {
+				r = &putRound{direct: true}
+				p.rounds = append(p.rounds, r)
+			}
+			n := min(k.size-off, putRoundBytes-r.len)
+			r.pieces = append(r.pieces, putPiece{key: i, run: domain.Run{Off: off, Len: n}})
+			r.len += n
+			off += n
+		}
+	}
+}
+
+// pack cuts the objects into pieces of at most half of the arena and the pieces into rounds, so that one round is written while the
+// next is copied in. An object larger than the arena goes in rounds into its reservation.
+func (p *remotePut) pack(keys []int) {
+	capacity := capacityOf(p.arena)
+	half := max(capacity/2/domain.ArenaAlign*domain.ArenaAlign, domain.ArenaAlign)
+	half = min(half, capacity, putRoundBytes)
+	var r *putRound
+	for _, i := range keys {
+		k := &p.keys[i]
+		if k.done || k.err != nil || k.direct {
+			continue
+		}
+		if capacityOf(p.arena) == 0 {
+			p.n.counters.downgrade(ports.DowngradeArenaOff)
+			k.err = &putError{ports.NoSpace, fmt.Errorf("the link to %s cannot read that memory, and the put arena is off: %w", p.conn.peer.id, ports.ErrNoSpace)}
 			continue
 		}
 		for off := uint64(0); off < k.size; {
@@ -218,10 +278,9 @@ func (p *remotePut) pack(keys []int) {
 // write sends the rounds, two at a time, and returns when none of our ops is outstanding or the call's time is over.
 func (p *remotePut) write() {
 	for i, r := range p.rounds {
-		if !p.acquire(r, uint64(i)) {
+		if !p.begin(r, i) {
 			return
 		}
-		p.copyIn(r)
 		p.send(r, i)
 	}
 	for p.flying > 0 {
@@ -229,6 +288,24 @@ func (p *remotePut) write() {
 			return
 		}
 	}
+}
+
+// begin waits until a round may be sent: what is written from the caller's memory for another of its kind to end, so that no op
+// spends its time in the queue, and the others for a slice, into which they are copied.
+func (p *remotePut) begin(r *putRound, i int) bool {
+	if !r.direct {
+		if !p.acquire(r, uint64(i)) {
+			return false
+		}
+		p.copyIn(r)
+		return true
+	}
+	for p.direct > 1 {
+		if !p.take() {
+			return false
+		}
+	}
+	return true
 }
 
 // acquire waits for a round's slice, landing what was written meanwhile.
@@ -283,7 +360,7 @@ func (e *putError) Unwrap() error { return e.err }
 
 // send submits a round: one op a piece.
 func (p *remotePut) send(r *putRound, index int) {
-	arena := domain.Flat(p.flat[:1], p.arena.capacity)
+	arena := domain.Flat(p.flat[:1], capacityOf(p.arena))
 	deadline := p.n.now().Add(p.n.cfg.TransferTimeout)
 	r.conn = p.conn
 	at := r.off
@@ -292,14 +369,21 @@ func (p *remotePut) send(r *putRound, index int) {
 		if k.err == nil {
 			r.Ops = append(r.Ops, ports.Op{Tag: tagOp | uint64(index)<<24 | uint64(j), First: uint32(len(r.Segments)), Purpose: ports.PurposePut,
 				Dir: ports.Write, Grant: k.token, Deadline: deadline})
-			r.addSegments(p.arena.regions[:], arena, domain.Run{Off: at, Len: piece.run.Len}, k.layout, piece.run)
+			if r.direct {
+				p.addDirect(r, k, piece.run)
+			} else {
+				r.addSegments(p.arena.regions[:], arena, domain.Run{Off: at, Len: piece.run.Len}, k.layout, piece.run)
+			}
 			r.endOp()
 		}
 		at += (piece.run.Len + domain.ArenaAlign - 1) / domain.ArenaAlign * domain.ArenaAlign
 	}
 	r.left = len(r.Ops)
+	if r.direct {
+		p.direct++
+	}
 	if r.left == 0 {
-		p.arena.release(r.off)
+		p.roundGone(r)
 		return
 	}
 	p.flying += r.left
@@ -307,6 +391,29 @@ func (p *remotePut) send(r *putRound, index int) {
 		for _, op := range r.Ops {
 			p.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
 		}
+	}
+}
+
+// roundGone gives back what a round of which nothing is outstanding has borrowed.
+func (p *remotePut) roundGone(r *putRound) {
+	if r.direct {
+		p.direct--
+	} else {
+		p.arena.release(r.off)
+	}
+}
+
+// addDirect appends the pieces of a run of an object that are contiguous in the caller's memory and at the peer.
+func (p *remotePut) addDirect(r *putRound, k *putKey, run domain.Run) {
+	for _, o := range p.order[k.lo:k.hi] {
+		from := p.ranges[o]
+		lo, hi := max(from.Off, run.Off), min(from.Off+from.Len, run.End())
+		if lo >= hi {
+			continue
+		}
+		memory := p.regions[from.Region].Region
+		flat := domain.Flat(p.flat[from.Region:from.Region+1], memory.Len())
+		r.addFlat(&k.layout, domain.Run{Off: lo, Len: hi - lo}, memory, &flat, from.RegionOff+lo-from.Off)
 	}
 }
 
@@ -346,7 +453,7 @@ func (p *remotePut) land() {
 		p.flying--
 		r.left--
 		if r.left == 0 {
-			p.arena.release(r.off)
+			p.roundGone(r)
 		}
 	}
 }
@@ -361,7 +468,7 @@ func (p *remotePut) stopWith(s ports.Status, err error) {
 }
 
 // settle commits what was written whole, and aborts the rest by a goroutine, which waits until our transport is quiet. The caller
-// waits for that only when it is quiet now, and not past its time (its memory is not touched: the arena's is).
+// waits for that only when it is quiet now, and not past its time (its memory is not touched by then: the arena's is).
 func (p *remotePut) settle() {
 	var abort []int
 	var commit []int
@@ -386,6 +493,9 @@ func (p *remotePut) settle() {
 	keys, versions := p.columns(abort)
 	if p.flying > 0 {
 		p.cancelFlying()
+	}
+	for p.direct > 0 { // the caller's memory is its own again when we return
+		p.takeOwed()
 	}
 	late := &remotePut{putCall: &putCall{n: p.n, ctx: context.Background(), keys: p.keys, deadline: p.n.now().Add(2 * p.n.cfg.TransferTimeout)},
 		conn: p.conn, arena: p.arena, q: p.q, rounds: p.rounds, flying: p.flying}
@@ -418,9 +528,13 @@ func (p *remotePut) await(done <-chan struct{}) {
 // drain waits until none of our writes is outstanding; every op completes by its deadline.
 func (p *remotePut) drain() {
 	for p.flying > 0 {
-		p.taken, _ = p.q.Take(context.Background(), time.Second, p.taken[:0])
-		p.land()
+		p.takeOwed()
 	}
+}
+
+func (p *remotePut) takeOwed() {
+	p.taken, _ = p.q.Take(context.Background(), time.Second, p.taken[:0])
+	p.land()
 }
 
 func (p *remotePut) cancelFlying() {

@@ -102,17 +102,6 @@ func (n *Node) fence(res *reservation) bool {
 	return true
 }
 
-// memory is a caller's registered region.
-type memory struct {
-	region ports.Region
-	regs   []registration
-}
-
-type registration struct {
-	with ports.Transport
-	id   ports.Registration
-}
-
 // session keeps one version per key for the reads of one client. Guarded by Node.mu.
 type session struct {
 	space domain.Space
