@@ -99,12 +99,6 @@ const (
 	roundReleased
 )
 
-// linkBatch is what one step of a call submits to one link; its columns are borrowed by the link until the last op completed.
-type linkBatch struct {
-	ports.Batch
-	conn *conn
-}
-
 // copyJob is the copies of one key, or of one unit of it, or the install of a unit.
 type copyJob struct {
 	key     uint32
@@ -579,7 +573,7 @@ func (c *getCall) abandon() {
 			}
 		}
 		if len(c.tags) > 0 {
-			b.conn.link.Cancel(c.q, c.tags)
+			b.cancel(c.q, c.tags)
 		}
 	}
 }

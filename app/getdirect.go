@@ -10,9 +10,10 @@ func (c *getCall) registered(k *getKey) bool {
 	if len(c.memories) == 0 {
 		return false
 	}
+	caps := k.view.conn.caps(ports.Read)
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		for _, o := range c.order[s.First : s.First+s.Count] {
-			if !c.memories[c.ranges[o].Region].direct(k.view.conn.caps) {
+			if !c.memories[c.ranges[o].Region].direct(caps) {
 				return false
 			}
 		}

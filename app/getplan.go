@@ -207,11 +207,7 @@ func (c *getCall) submit() {
 		for _, op := range b.Ops {
 			b.conn.foreground.Add(c.ops[op.Tag&^tagKind].bytes)
 		}
-		if err := b.conn.link.Submit(&b.Batch, c.q); err != nil {
-			for _, op := range b.Ops {
-				c.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
-			}
-		}
+		b.submit(b.conn.way(ports.Read), c.q)
 	}
 }
 

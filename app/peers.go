@@ -36,22 +36,22 @@ type peer struct {
 		downUntil domain.Instant
 		lastDial  domain.Instant
 		backoff   time.Duration
+		mendAt    domain.Instant // not before: a hello for the links that conn lacks
+		mendWait  time.Duration
 		refused   []ports.Refusal
-		failure   error                     // why it was left out; nil since the last hello that succeeded
-		open      []*conn                   // whose links are not closed yet: conn, and those that are being retired
-		past      [ports.NumPurposes]uint64 // bytes of links that were closed
+		failure   error                               // why it was left out; nil since the last hello that succeeded
+		open      []*lane                             // links that are not closed yet: those of conn, and those that are being retired
+		past      map[ports.TransportKind]*linkCounts // of links that were closed
 	}
 }
 
-// conn is one start of a peer as its hello told it, and the link to it.
+// conn is one start of a peer as its hello told it, and the links to it.
 type conn struct {
 	peer    *peer
-	to      ports.Peer
+	to      ports.Peer // incarnation 0: no hello has been answered yet
 	page    uint64
 	buffers []uint64
-	kind    ports.TransportKind
-	caps    ports.Caps // of the link's transport
-	link    ports.Link // nil: no transport was taken, control calls only
+	lanes   atomic.Pointer[[]*lane] // in the order of preference; replaced under peer.mu, never changed
 
 	spaces     atomic.Uint32     // namespaces that the peer was told of
 	foreground atomic.Uint64     // bytes in flight for calls, for the pull's allowance
@@ -71,6 +71,7 @@ func (t *peerTable) get(id ports.PeerID) *peer {
 	p := t.mu.peers[id]
 	if p == nil {
 		p = &peer{n: t.n, id: id}
+		p.mu.past = make(map[ports.TransportKind]*linkCounts)
 		t.mu.peers[id] = p
 	}
 	return p
@@ -107,36 +108,68 @@ func (t *peerTable) close() {
 	}
 }
 
-// redial says hello to peers whose breaker is open, outside of any call, so that one that returns is used again at once.
+// redial says hello to peers whose breaker is open, and to those whose connection lacks a link that is preferred to what it has,
+// outside of any call, so that what returns is used again at once.
 func (t *peerTable) redial() {
 	now := t.n.now()
 	for _, p := range t.all() {
-		p.mu.Lock()
-		due := p.mu.backoff > 0 && p.mu.conn == nil && p.mu.dialing == nil && p.mu.lastDial.Add(t.n.cfg.BreakerMin) <= now
-		p.mu.Unlock()
-		if due {
+		if p.due(now) {
 			t.n.wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.n.stop, t.n.cfg.DialTimeout)
 				defer cancel()
-				_, _ = p.dial(ctx, true) // its outcome is the breaker's state
+				_, _ = p.dial(ctx, outsideOfCalls) // its outcome is the breaker's state
 			})
 		}
 	}
 }
 
-// connect returns the live connection, dialling if there is none. It fails at once while the breaker is open.
-func (p *peer) connect(ctx context.Context) (*conn, error) { return p.dial(ctx, false) }
+func (p *peer) due(now domain.Instant) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch c := p.mu.conn; {
+	case p.mu.dialing != nil:
+		return false
+	case c == nil:
+		return p.mu.backoff > 0 && p.mu.lastDial.Add(p.n.cfg.BreakerMin) <= now
+	default:
+		return c.alive() && p.mu.mendAt <= now && c.lacksLink()
+	}
+}
 
-func (p *peer) dial(ctx context.Context, through bool) (*conn, error) {
+// need is what a dial is for.
+type need uint8
+
+const (
+	toRead         need = iota // and for control calls: any link will do
+	toWrite                    // a link that can write
+	outsideOfCalls             // whatever is lacking, and through an open breaker
+)
+
+// meets says that the connection is what is needed.
+func (c *conn) meets(what need) bool {
+	switch {
+	case c == nil || !c.alive():
+		return false
+	case what == toWrite:
+		return c.way(ports.Write) != nil
+	default:
+		return what == toRead || !c.lacksLink()
+	}
+}
+
+// connect returns the live connection, dialling if there is none. It fails at once while the breaker is open.
+func (p *peer) connect(ctx context.Context) (*conn, error) { return p.dial(ctx, toRead) }
+
+func (p *peer) dial(ctx context.Context, what need) (*conn, error) {
 	for {
 		p.mu.Lock()
-		if c := p.mu.conn; c != nil && c.alive() {
+		c := p.mu.conn
+		if c.meets(what) {
 			p.mu.Unlock()
 			return c, nil
 		}
 		wait := p.mu.dialing
-		// Of a peer that failed, a dial under way is the one outside of calls: who waited for it would pay for the failure again.
-		if !through && p.mu.backoff > 0 && (wait != nil || p.mu.downUntil > p.n.now()) {
+		if what != outsideOfCalls && p.leftOutLocked(wait != nil) {
 			p.mu.Unlock()
 			p.n.counters.downgrade(ports.DowngradeBreakerOpen)
 			return nil, fmt.Errorf("peer %s: left out since it failed: %w", p.id, errBreakerOpen)
@@ -150,18 +183,33 @@ func (p *peer) dial(ctx context.Context, through bool) (*conn, error) {
 				return nil, context.Cause(ctx)
 			}
 		}
-		old := p.mu.conn
-		p.mu.conn = nil
+		old := c
+		if !c.isAlive() {
+			c, p.mu.conn = p.newConn(), nil
+		}
 		done := make(chan struct{})
 		p.mu.dialing, p.mu.lastDial = done, p.n.now()
 		p.mu.Unlock()
-		if old != nil {
+		if old != c && old != nil {
 			p.retire(old)
 		}
-		c, refused, err := p.hello(ctx)
+		refused, err := p.hello(ctx, c)
 		p.settle(c, refused, err, done)
+		if err == nil && what == toWrite && c.way(ports.Write) == nil {
+			err = fmt.Errorf("peer %s: %w: no common transport that can write (%d refused)", p.id, ports.ErrPeer, len(refused))
+		}
 		return c, err
 	}
+}
+
+// leftOutLocked says that a call is not to pay for a dial. Of a peer that failed, a dial under way is the one outside of calls: who
+// waited for it would pay for the failure again. A connection that lacks a link had its hello for it a moment ago.
+func (p *peer) leftOutLocked(dialing bool) bool {
+	now := p.n.now()
+	if p.mu.conn.isAlive() {
+		return !dialing && p.mu.mendAt > now
+	}
+	return p.mu.backoff > 0 && (dialing || p.mu.downUntil > now)
 }
 
 // errBreakerOpen is a peer that was not even asked.
@@ -171,24 +219,48 @@ var errBreakerOpen = fmt.Errorf("%w: breaker open", ports.ErrPeer)
 func (p *peer) settle(c *conn, refused []ports.Refusal, err error, done chan struct{}) {
 	p.mu.Lock()
 	p.mu.dialing = nil
+	mended := p.mu.conn == c
 	switch {
 	case err == nil:
-		p.mu.conn, p.mu.refused, p.mu.failure = c, refused, nil
-		p.mu.open = append(p.mu.open, c)
+		p.mu.conn, p.mu.failure = c, nil
+		p.noteRefusedLocked(refused)
 		p.mu.backoff, p.mu.downUntil = 0, 0
-	case errors.Is(err, context.Canceled): // who dialled left: that says nothing about the peer
+		p.mendLaterLocked(c.lacksLink())
+	case errors.Is(err, context.Canceled), errors.Is(err, ports.ErrReset): // who dialled left, or others dropped it: that says nothing about the peer
+	case mended: // it goes on with the links that it has
+		p.mendLaterLocked(true)
 	default:
 		p.mu.failure = err
 		p.openLocked()
 		if len(refused) > 0 {
-			p.mu.refused = refused
+			p.noteRefusedLocked(refused)
 		}
 	}
 	p.mu.Unlock()
 	close(done)
-	if err == nil && p.n.stop.Err() != nil {
-		p.drop(c) // Close went over the table before this dial ended
+	if err == nil && p.n.stop.Err() != nil || mended && errors.Is(err, ports.ErrRestarted) {
+		p.drop(c) // Close went over the table before this dial ended; or what it is a connection to is no more
 	}
+}
+
+// noteRefusedLocked counts what was not refused the last time.
+func (p *peer) noteRefusedLocked(refused []ports.Refusal) {
+	for _, r := range refused {
+		if !slices.ContainsFunc(p.mu.refused, func(o ports.Refusal) bool { return o.Kind == r.Kind }) {
+			p.n.counters.downgrade(ports.DowngradeTransport)
+		}
+	}
+	p.mu.refused = refused
+}
+
+// mendLaterLocked says when the next hello for links that are lacking may be: at once after one that left nothing to wish for.
+func (p *peer) mendLaterLocked(lacking bool) {
+	if !lacking {
+		p.mu.mendWait, p.mu.mendAt = 0, 0
+		return
+	}
+	p.mu.mendWait = min(max(2*p.mu.mendWait, p.n.cfg.BreakerMin), p.n.cfg.BreakerMax)
+	p.mu.mendAt = p.n.now().Add(p.mu.mendWait)
 }
 
 // openLocked opens the breaker, or opens it for longer.
@@ -197,63 +269,77 @@ func (p *peer) openLocked() {
 	p.mu.downUntil = p.n.now().Add(p.mu.backoff)
 }
 
-// hello makes offers of every transport and links with the first that the peer took.
-func (p *peer) hello(ctx context.Context) (*conn, []ports.Refusal, error) {
+// hello makes offers of the transports that c lacks, and links with those of them that are needed and that the peer took. c is new,
+// or a connection that lost a link.
+func (p *peer) hello(ctx context.Context, c *conn) ([]ports.Refusal, error) {
 	n := p.n
 	if n.p.Resolver == nil {
-		return nil, nil, fmt.Errorf("peer %s: %w: no resolver", p.id, ports.ErrPeer)
+		return nil, fmt.Errorf("peer %s: %w: no resolver", p.id, ports.ErrPeer)
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DialTimeout)
 	defer cancel()
 	h := ports.Hello{From: n.self, Protocol: ports.ProtocolVersion, Namespaces: n.namespaces()}
 	pending := make(map[ports.TransportKind]ports.PendingLink)
 	var refused []ports.Refusal
-	for _, t := range n.p.Transports {
+	refuse := func(kind ports.TransportKind, err error) {
+		refused = append(refused, ports.Refusal{Kind: kind, Reason: err.Error()})
+	}
+	c.fill(func(t ports.Transport) *lane {
 		pl, err := t.Offer(ctx, p.id)
 		if err != nil {
-			refused = append(refused, ports.Refusal{Kind: t.Kind(), Reason: err.Error()})
-			continue
+			refuse(t.Kind(), err)
+			return nil
 		}
 		pending[t.Kind()] = pl
 		h.Offers = append(h.Offers, ports.Offer{Kind: t.Kind(), Bytes: pl.Bytes()})
-	}
+		return nil
+	})
 	defer func() {
 		for _, pl := range pending {
 			_ = pl.Close()
 		}
 	}()
 	var reply ports.HelloReply
-	if err := n.p.Resolver.Hello(ctx, ports.Peer{ID: p.id}, &h, &reply); err != nil {
-		return nil, refused, fmt.Errorf("hello to %s: %w", p.id, err)
+	if err := n.p.Resolver.Hello(ctx, c.to, &h, &reply); err != nil {
+		return refused, fmt.Errorf("hello to %s: %w", p.id, err)
 	}
-	if err := checkHello(p.id, &reply); err != nil {
-		return nil, refused, err
+	if err := c.answered(&reply, len(h.Namespaces)); err != nil {
+		return refused, err
 	}
-	c := &conn{peer: p, to: reply.From, page: reply.PageSize, buffers: reply.Buffers}
-	c.spaces.Store(uint32(len(h.Namespaces)))
 	refused = append(refused, reply.Refused...)
-	for _, t := range n.p.Transports { // ours is the order of preference
+	lanes := c.fill(func(t ports.Transport) *lane {
 		pl := pending[t.Kind()]
 		answer := answerOf(&reply, t.Kind())
 		if pl == nil || answer == nil {
-			continue
+			return nil
 		}
 		delete(pending, t.Kind())
 		link, err := pl.Link(ctx, answer)
 		if err != nil {
-			refused = append(refused, ports.Refusal{Kind: t.Kind(), Reason: err.Error()})
-			continue
+			refuse(t.Kind(), err)
+			return nil
 		}
-		c.link, c.kind, c.caps = link, t.Kind(), t.Caps()
-		break
+		return &lane{kind: t.Kind(), caps: t.Caps(), link: link}
+	})
+	if len(lanes) == 0 {
+		return refused, fmt.Errorf("peer %s: %w: no common transport (%d refused)", p.id, ports.ErrPeer, len(refused))
 	}
-	for range refused {
-		n.counters.downgrade(ports.DowngradeTransport)
+	return refused, c.take(lanes)
+}
+
+// answered takes in what a hello told.
+func (c *conn) answered(r *ports.HelloReply, spaces int) error {
+	if err := checkHello(c.peer.id, r); err != nil {
+		return err
 	}
-	if c.link == nil {
-		return nil, refused, fmt.Errorf("peer %s: %w: no common transport (%d refused)", p.id, ports.ErrPeer, len(refused))
+	if c.to.Incarnation != 0 && c.to != r.From {
+		return fmt.Errorf("hello to %s: %w", c.peer.id, ports.ErrRestarted)
 	}
-	return c, refused, nil
+	if c.to.Incarnation == 0 {
+		c.to, c.page, c.buffers = r.From, r.PageSize, r.Buffers
+	}
+	c.told(uint32(spaces))
+	return nil
 }
 
 func answerOf(r *ports.HelloReply, kind ports.TransportKind) []byte {
@@ -293,23 +379,17 @@ func (c *conn) tell(ctx context.Context) error {
 	if reply.From != c.to {
 		return fmt.Errorf("hello to %s: %w", c.peer.id, ports.ErrRestarted)
 	}
-	for { // parallel calls may have told more
-		told := c.spaces.Load()
-		if told >= uint32(len(names)) || c.spaces.CompareAndSwap(told, uint32(len(names))) {
-			return nil
-		}
-	}
+	c.told(uint32(len(names)))
+	return nil
 }
 
-func (c *conn) alive() bool {
-	if c.dead.Load() {
-		return false
-	}
-	select {
-	case <-c.link.Done():
-		return false
-	default:
-		return true
+// told notes how many namespaces the peer knows; parallel calls may have told more.
+func (c *conn) told(spaces uint32) {
+	for {
+		told := c.spaces.Load()
+		if told >= spaces || c.spaces.CompareAndSwap(told, spaces) {
+			return
+		}
 	}
 }
 
@@ -331,7 +411,7 @@ func (c *conn) failed(err error) {
 	}
 }
 
-// drop forgets a connection and ends its link. Its ops complete with ErrReset.
+// drop forgets a connection and ends its links. Their ops complete with ErrReset.
 func (p *peer) drop(c *conn) {
 	p.mu.Lock()
 	if p.mu.conn == c {
@@ -341,30 +421,18 @@ func (p *peer) drop(c *conn) {
 	p.retire(c)
 }
 
-// retire closes a link once and keeps its counts, which stay visible while that takes: a sum of bytes never falls.
-func (p *peer) retire(c *conn) {
-	if c.dead.Swap(true) {
-		return
-	}
-	_ = c.link.Close()
-	counts := c.link.Counts()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.open = slices.DeleteFunc(p.mu.open, func(o *conn) bool { return o == c })
-	for i, b := range counts.Bytes {
-		p.mu.past[i] += b
-	}
-}
-
 func (p *peer) stats() ports.PeerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := ports.PeerStats{Peer: ports.Peer{ID: p.id}, Refused: p.mu.refused, Down: p.mu.downUntil > p.n.now(), Failure: p.mu.failure, Wire: p.mu.past}
-	if c := p.mu.conn; c != nil && c.alive() {
-		s.Peer, s.Transport = c.to, c.kind
+	s := ports.PeerStats{Peer: ports.Peer{ID: p.id}, Refused: p.mu.refused, Down: p.mu.downUntil > p.n.now(), Failure: p.mu.failure}
+	if c := p.mu.conn; c.isAlive() {
+		s.Peer, s.Transport = c.to, c.kind(ports.Read)
+		s.Writes = c.kind(ports.Write)
 	}
-	for _, c := range p.mu.open {
-		for i, b := range c.link.Counts().Bytes {
+	for _, t := range p.n.p.Transports {
+		all := p.countsLocked(t.Kind())
+		s.Transports = append(s.Transports, ports.TransportStats{Kind: t.Kind(), Wire: all.wire, Lost: all.lost})
+		for i, b := range all.wire {
 			s.Wire[i] += b
 		}
 	}
@@ -380,8 +448,13 @@ func (n *Node) namespaces() []string {
 // ask runs one control call to a peer: it connects, tells what namespaces are new, and asks once more when the peer turns out to
 // be another start. call must be idempotent, as every control call is.
 func (n *Node) ask(ctx context.Context, p *peer, call func(ctx context.Context, c *conn) error) (*conn, error) {
+	return n.askFor(ctx, p, toRead, call)
+}
+
+// askFor is ask over a connection that meets a need.
+func (n *Node) askFor(ctx context.Context, p *peer, what need, call func(ctx context.Context, c *conn) error) (*conn, error) {
 	for attempt := 0; ; attempt++ {
-		c, err := p.connect(ctx)
+		c, err := p.dial(ctx, what)
 		if err != nil {
 			return nil, err
 		}

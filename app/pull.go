@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -301,11 +300,7 @@ func (p *puller) send() {
 			continue
 		}
 		b.sent = true
-		if err := b.conn.link.Submit(&b.Batch, p.q); err != nil {
-			for _, op := range b.Ops {
-				p.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
-			}
-		}
+		b.submit(b.conn.way(ports.Read), p.q)
 	}
 	for i, a := range p.asks {
 		if a != nil && !a.sent {

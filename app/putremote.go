@@ -15,6 +15,7 @@ import (
 type remotePut struct {
 	*putCall
 	conn   *conn
+	way    *lane // which the owner granted on
 	arena  *arena
 	q      *ports.Completions
 	rows   []int // key of each row
@@ -174,8 +175,11 @@ func (p *remotePut) reserveAll(to *peer, keys []int, reply *ports.ReserveReply) 
 	}
 	ctx, cancel := p.control()
 	defer cancel()
-	conn, err := n.ask(ctx, to, func(ctx context.Context, c *conn) error {
-		reserve.Via = c.kind
+	conn, err := n.askFor(ctx, to, toWrite, func(ctx context.Context, c *conn) error {
+		if p.way = c.way(ports.Write); p.way == nil {
+			return fmt.Errorf("link for writes: %w", ports.ErrReset) // it died this moment
+		}
+		reserve.Via = p.way.kind
 		if err := n.p.Writer.Reserve(ctx, c.to, &reserve, reply); err != nil {
 			return err
 		}
@@ -229,7 +233,7 @@ func (p *remotePut) packDirect(keys []int) {
 		if k.done || k.err != nil || !k.direct {
 			continue
 		}
-		if k.direct = p.registered(k, p.conn.caps); !k.direct {
+		if k.direct = p.registered(k, p.way.caps); !k.direct {
 			continue
 		}
 		for off := uint64(0); off < k.size; {
@@ -387,11 +391,7 @@ func (p *remotePut) send(r *putRound, index int) {
 		return
 	}
 	p.flying += r.left
-	if err := p.conn.link.Submit(&r.Batch, p.q); err != nil {
-		for _, op := range r.Ops {
-			p.q.Post(ports.Completion{Tag: op.Tag, Err: fmt.Errorf("submit: %w: %w", ports.ErrReset, err)})
-		}
-	}
+	r.submit(p.way, p.q)
 }
 
 // roundGone gives back what a round of which nothing is outstanding has borrowed.
@@ -540,13 +540,15 @@ func (p *remotePut) takeOwed() {
 func (p *remotePut) cancelFlying() {
 	var tags []uint64
 	for _, r := range p.rounds {
-		if r.left > 0 {
-			for _, op := range r.Ops {
-				tags = append(tags, op.Tag)
-			}
+		if r.left == 0 {
+			continue
 		}
+		tags = tags[:0]
+		for _, op := range r.Ops {
+			tags = append(tags, op.Tag)
+		}
+		r.cancel(p.q, tags)
 	}
-	p.conn.link.Cancel(p.q, tags)
 }
 
 func (p *remotePut) columns(keys []int) ([]ports.Key, []domain.Version) {

@@ -23,12 +23,12 @@ func TestMetricsOfServedNodesMove(t *testing.T) {
 	require.Contains(t, a.metrics(t), "\n"+`spanpool_put_keys_total{status="stored"} 1`+"\n")
 	page := b.metrics(t)
 	for _, line := range []string{`spanpool_get_keys_total{status="hit"} 1`, `spanpool_wire_bytes_total{purpose="get"} 1e+06`,
-		`spanpool_peer_wire_bytes_total{peer="a",purpose="get"} 1e+06`, `spanpool_installed_bytes_total{way="slot"} 1e+06`, `spanpool_peer_up{peer="a"} 1`} {
+		`spanpool_peer_wire_bytes_total{peer="a",purpose="get",transport="tcp"} 1e+06`, `spanpool_installed_bytes_total{way="slot"} 1e+06`, `spanpool_peer_up{peer="a"} 1`} {
 		require.Contains(t, page, "\n"+line+"\n")
 	}
 	a.kill(t)
 	p.eventually(func() bool { return strings.Contains(b.metrics(t), "\n"+`spanpool_peer_up{peer="a"} 0`+"\n") }, "the peer stays up")
-	require.Contains(t, b.metrics(t), "\n"+`spanpool_peer_wire_bytes_total{peer="a",purpose="get"} 1e+06`+"\n", "what crossed stays counted")
+	require.Contains(t, b.metrics(t), "\n"+`spanpool_peer_wire_bytes_total{peer="a",purpose="get",transport="tcp"} 1e+06`+"\n", "what crossed stays counted")
 }
 
 // metrics is the page that a node shows to Prometheus.

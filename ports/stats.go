@@ -35,6 +35,7 @@ const (
 	DowngradeVersionSwitch                    // the version is gone: from nothing on another one
 	DowngradeHoldRefused                      // exists found it, but the holds are full
 	DowngradeTransport                        // a transport was refused at hello: next one
+	DowngradeLinkLost                         // a link ended while another to the same peer lives: that one serves
 	DowngradeBreakerOpen                      // a peer was left out since it failed a moment ago
 	DowngradeArenaTimeout                     // no slice within the bound
 	DowngradeHugePages                        // huge pages were asked for and not to be had
@@ -43,7 +44,7 @@ const (
 )
 
 var downgradeNames = [NumDowngrades]string{"no_slot", "other_version", "arena_off", "too_large", "late", "next_holder", "reset", "version_switch",
-	"hold_refused", "transport", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped"}
+	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped"}
 
 func (d Downgrade) String() string { return downgradeNames[d] }
 
@@ -94,9 +95,19 @@ type Stats struct {
 // PeerStats is what a node knows of a peer.
 type PeerStats struct {
 	Peer      Peer
-	Transport TransportKind // empty: no link
-	Refused   []Refusal     // why the transports before it were not taken
+	Transport TransportKind // by which reads go; empty: no link
+	Writes    TransportKind // by which puts go; empty: no link that can write
+	Refused   []Refusal     // why the transports that are preferred to these are not in use
 	Down      bool          // the breaker is open
 	Failure   error         // why the last dial or control call failed; nil since a hello that succeeded
 	Wire      [NumPurposes]uint64
+
+	Transports []TransportStats // each of this node's, in the order of preference; their Wire add up to the peer's
+}
+
+// TransportStats is what the links of one transport to a peer have done.
+type TransportStats struct {
+	Kind TransportKind
+	Wire [NumPurposes]uint64
+	Lost uint64 // links that ended while the peer stayed connected by another transport
 }

@@ -62,7 +62,7 @@ func counts(s ports.Stats) map[string]uint64 {
 	each(m, "get_keys.", s.GetKeys[:], ports.Status.String)
 	each(m, "put_keys.", s.PutKeys[:], ports.Status.String)
 	each(m, "get_sources.", s.GetSources[:], ports.Source.String)
-	each(m, "wire_bytes.", s.Wire[:], func(p ports.Purpose) string { return purposes[p] })
+	each(m, "wire_bytes.", s.Wire[:], purposeName)
 	each(m, "installed_objects.", s.InstalledObjects[:], func(w domain.Locality) string { return ways[w] })
 	each(m, "installed_bytes.", s.InstalledBytes[:], func(w domain.Locality) string { return ways[w] })
 	each(m, "install_failures.", s.InstallFailures[:], ports.InstallFailure.String)
@@ -71,6 +71,8 @@ func counts(s ports.Stats) map[string]uint64 {
 	each(m, "now.slots.", s.Table.Slots[:], func(st domain.SlotState) string { return states[st] })
 	return m
 }
+
+func purposeName(p ports.Purpose) string { return purposes[p] }
 
 func each[T ~uint8](m map[string]uint64, prefix string, values []uint64, name func(T) string) {
 	for i, v := range values {
@@ -81,15 +83,20 @@ func each[T ~uint8](m map[string]uint64, prefix string, values []uint64, name fu
 func peers(all []ports.PeerStats) []*enginev1.PeerState {
 	var out []*enginev1.PeerState
 	for _, p := range all {
-		s := &enginev1.PeerState{Node: string(p.Peer.ID), Incarnation: uint64(p.Peer.Incarnation), Transport: string(p.Transport), Down: p.Down,
-			WireBytes: make(map[string]uint64)}
+		s := &enginev1.PeerState{Node: string(p.Peer.ID), Incarnation: uint64(p.Peer.Incarnation), Transport: string(p.Transport),
+			WriteTransport: string(p.Writes), Down: p.Down, WireBytes: make(map[string]uint64)}
 		if p.Failure != nil {
 			s.Failure = p.Failure.Error()
 		}
 		for _, r := range p.Refused {
 			s.Refusals = append(s.Refusals, &enginev1.Refusal{Transport: string(r.Kind), Reason: r.Reason})
 		}
-		each(s.WireBytes, "", p.Wire[:], func(p ports.Purpose) string { return purposes[p] })
+		each(s.WireBytes, "", p.Wire[:], purposeName)
+		for _, t := range p.Transports {
+			ts := &enginev1.TransportState{Transport: string(t.Kind), WireBytes: make(map[string]uint64), Lost: t.Lost}
+			each(ts.WireBytes, "", t.Wire[:], purposeName)
+			s.Transports = append(s.Transports, ts)
+		}
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b *enginev1.PeerState) int { return strings.Compare(a.GetNode(), b.GetNode()) })

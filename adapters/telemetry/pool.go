@@ -135,18 +135,30 @@ func peerFamilies() []Family {
 			Read: eachPeer(func(p *ports.PeerStats, emit Emit) { emit(flag(p.Down), string(p.Peer.ID)) })},
 		{Name: "peer.failing", Kind: Gauge, Help: "1 while the last dial of the peer or call to it has failed.", Labels: peer,
 			Read: eachPeer(func(p *ports.PeerStats, emit Emit) { emit(flag(p.Failure != nil), string(p.Peer.ID)) })},
-		{Name: "peer.link", Kind: Gauge, Help: "1 for the transport of the link to the peer.", Labels: []string{"peer", "transport"},
+		{Name: "peer.link", Kind: Gauge, Help: "1 for the transport of the link by which the node reads from the peer, and writes to it.",
+			Labels: []string{"peer", "direction", "transport"},
 			Read: eachPeer(func(p *ports.PeerStats, emit Emit) {
 				if p.Transport != "" {
-					emit(1, string(p.Peer.ID), string(p.Transport))
+					emit(1, string(p.Peer.ID), "read", string(p.Transport))
+				}
+				if p.Writes != "" {
+					emit(1, string(p.Peer.ID), "write", string(p.Writes))
 				}
 			})},
-		{Name: "peer.transports_refused", Kind: Gauge, Help: "Transports that were preferred to the link's and could not be taken.", Labels: peer,
-			Read: eachPeer(func(p *ports.PeerStats, emit Emit) { emit(uint64(len(p.Refused)), string(p.Peer.ID)) })},
-		{Name: "peer.wire", Unit: Bytes, Help: "Bytes that crossed between this node and the peer for this node's calls.", Labels: []string{"peer", "purpose"},
+		{Name: "peer.links_lost", Help: "Links that ended while the peer stayed connected by another transport.", Labels: []string{"peer", "transport"},
 			Read: eachPeer(func(p *ports.PeerStats, emit Emit) {
-				for i, purpose := range purposes {
-					emit(p.Wire[i], string(p.Peer.ID), purpose)
+				for _, t := range p.Transports {
+					emit(t.Lost, string(p.Peer.ID), string(t.Kind))
+				}
+			})},
+		{Name: "peer.transports_refused", Kind: Gauge, Help: "Transports that are preferred to those in use and could not be taken.", Labels: peer,
+			Read: eachPeer(func(p *ports.PeerStats, emit Emit) { emit(uint64(len(p.Refused)), string(p.Peer.ID)) })},
+		{Name: "peer.wire", Unit: Bytes, Help: "Bytes that crossed between this node and the peer for this node's calls.", Labels: []string{"peer", "transport", "purpose"},
+			Read: eachPeer(func(p *ports.PeerStats, emit Emit) {
+				for _, t := range p.Transports {
+					for i, purpose := range purposes {
+						emit(t.Wire[i], string(p.Peer.ID), string(t.Kind), purpose)
+					}
 				}
 			})},
 	}

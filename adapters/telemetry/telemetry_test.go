@@ -87,6 +87,11 @@ var unseen = map[string]string{
 	"Peers.Peer.ID":          "the label peer",
 	"Peers.Peer.Incarnation": "changes at each start: it would be a label without bound",
 	"Peers.Transport":        "the label transport",
+	"Peers.Writes":           "the label transport",
+	"Peers.Wire[0]":          "the sum of Peers.Transports.Wire",
+	"Peers.Wire[1]":          "the sum of Peers.Transports.Wire",
+	"Peers.Wire[2]":          "the sum of Peers.Transports.Wire",
+	"Peers.Transports.Kind":  "the label transport",
 	"Peers.Refused":          "counted, tested apart",
 	"Peers.Down":             "1 or 0, tested apart",
 	"Peers.Failure":          "1 or 0, tested apart",
@@ -104,7 +109,7 @@ func fill(name string, v reflect.Value, next *uint64, names map[float64]string) 
 			fill(fmt.Sprintf("%s[%s]", name, placeName(name, i)), v.Index(i), next, names)
 		}
 	case reflect.Slice:
-		if v.Type().Elem() == reflect.TypeFor[ports.PeerStats]() {
+		if e := v.Type().Elem(); e == reflect.TypeFor[ports.PeerStats]() || e == reflect.TypeFor[ports.TransportStats]() {
 			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 			fill(name, v.Index(0), next, names)
 		}
@@ -156,7 +161,7 @@ func TestEveryNumberOfStatsHasItsSeries(t *testing.T) {
 		"InstallFailures[5]": `spanpool_install_failures_total{reason="lease"}`, "InstalledBytes[3]": `spanpool_installed_bytes_total{way="pull"}`,
 		"Downgrades[6]": `spanpool_downgrades_total{reason="reset"}`, "Table.Doomed[7]": `spanpool_dooms_total{cause="version_gone"}`,
 		"ArenaUsed[1]": `spanpool_arena_used_bytes{direction="put"}`, "Table.Pages[filling]": `spanpool_slot_pages{state="filling"}`,
-		"Peers.Wire[2]": `spanpool_peer_wire_bytes_total{peer="",purpose="put"}`, "Table.PagesFree": "spanpool_pages_free",
+		"Peers.Transports.Wire[2]": `spanpool_peer_wire_bytes_total{peer="",purpose="put",transport=""}`, "Table.PagesFree": "spanpool_pages_free",
 	} {
 		require.Equal(t, series, shown[name], name)
 	}
@@ -178,7 +183,7 @@ func TestOnlyWhatGrowsIsACounter(t *testing.T) {
 
 func TestPeersHaveSeriesOfTheirState(t *testing.T) {
 	c := &counted{stats: ports.Stats{Peers: []ports.PeerStats{
-		{Peer: ports.Peer{ID: "b"}, Transport: "tcp", Refused: []ports.Refusal{{Kind: "rdma", Reason: "no device"}}},
+		{Peer: ports.Peer{ID: "b"}, Transport: "shm", Writes: "tcp", Transports: []ports.TransportStats{{Kind: "shm", Lost: 2}}, Refused: []ports.Refusal{{Kind: "rdma", Reason: "no device"}}},
 		{Peer: ports.Peer{ID: "c"}, Down: true, Failure: errors.New("gone")},
 	}}}
 	_, values, _ := scraped(t, opened(t, c))
@@ -186,14 +191,17 @@ func TestPeersHaveSeriesOfTheirState(t *testing.T) {
 		`spanpool_peer_up{peer="b"}`: 1, `spanpool_peer_up{peer="c"}`: 0,
 		`spanpool_peer_breaker_open{peer="b"}`: 0, `spanpool_peer_breaker_open{peer="c"}`: 1,
 		`spanpool_peer_failing{peer="b"}`: 0, `spanpool_peer_failing{peer="c"}`: 1,
-		`spanpool_peer_link{peer="b",transport="tcp"}`: 1,
-		`spanpool_peer_transports_refused{peer="b"}`:   1, `spanpool_peer_transports_refused{peer="c"}`: 0,
-		`spanpool_peer_wire_bytes_total{peer="c",purpose="get"}`: 0,
+		`spanpool_peer_link{direction="read",peer="b",transport="shm"}`: 1, `spanpool_peer_link{direction="write",peer="b",transport="tcp"}`: 1,
+		`spanpool_peer_links_lost_total{peer="b",transport="shm"}`: 2,
+		`spanpool_peer_transports_refused{peer="b"}`:               1, `spanpool_peer_transports_refused{peer="c"}`: 0,
+		`spanpool_peer_wire_bytes_total{peer="b",purpose="get",transport="shm"}`: 0,
 	} {
 		require.Contains(t, values, series)
 		require.Equal(t, want, values[series], series)
 	}
-	require.NotContains(t, values, `spanpool_peer_link{peer="c",transport=""}`)
+	for _, direction := range []string{"read", "write"} {
+		require.NotContains(t, values, `spanpool_peer_link{direction="`+direction+`",peer="c",transport=""}`)
+	}
 }
 
 // TestAScrapeIsOneLook: its series belong together, and a node that nobody watches is not asked.

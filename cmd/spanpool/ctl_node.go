@@ -81,11 +81,20 @@ func (f *ctl) newStatus() *cobra.Command {
 type peerState struct {
 	Node        string            `json:"node"`
 	Incarnation string            `json:"incarnation"`
-	Transport   string            `json:"transport"`
+	Transport   string            `json:"transport"`       // of reads
+	Writes      string            `json:"write_transport"` // of puts
 	Down        bool              `json:"down"`
 	Failure     string            `json:"failure,omitempty"`
 	Refused     map[string]string `json:"refused,omitempty"`
 	Wire        map[string]uint64 `json:"wire_bytes"`
+	Transports  []transportState  `json:"transports"`
+}
+
+// transportState is what is printed of a transport to a peer.
+type transportState struct {
+	Transport string            `json:"transport"`
+	Wire      map[string]uint64 `json:"wire_bytes"`
+	Lost      uint64            `json:"lost,omitempty"`
 }
 
 func (f *ctl) newPeers() *cobra.Command {
@@ -103,8 +112,8 @@ found: nobody is asked anew, so a peer that failed since shows as up until somet
 			out := []peerState{}
 			var rows [][]string
 			for _, p := range reply.GetPeers() {
-				s := peerState{Node: p.GetNode(), Incarnation: hex(p.GetIncarnation()), Transport: p.GetTransport(), Down: p.GetDown(),
-					Failure: p.GetFailure(), Wire: p.GetWireBytes()}
+				s := peerState{Node: p.GetNode(), Incarnation: hex(p.GetIncarnation()), Transport: p.GetTransport(), Writes: p.GetWriteTransport(),
+					Down: p.GetDown(), Failure: p.GetFailure(), Wire: p.GetWireBytes(), Transports: []transportState{}}
 				why := []string{}
 				if s.Failure != "" {
 					why = append(why, s.Failure)
@@ -116,11 +125,17 @@ found: nobody is asked anew, so a peer that failed since shows as up until somet
 					s.Refused[r.GetTransport()] = r.GetReason()
 					why = append(why, "no "+r.GetTransport()+": "+r.GetReason())
 				}
+				for _, t := range p.GetTransports() {
+					s.Transports = append(s.Transports, transportState{t.GetTransport(), t.GetWireBytes(), t.GetLost()})
+					if n := t.GetLost(); n > 0 {
+						why = append(why, fmt.Sprintf("%s lost %d links", t.GetTransport(), n))
+					}
+				}
 				out = append(out, s)
-				rows = append(rows, []string{s.Node, s.Incarnation, s.Transport, s.state(), fmt.Sprint(s.Wire["get"]), fmt.Sprint(s.Wire["pull"]),
+				rows = append(rows, []string{s.Node, s.Incarnation, s.Transport, s.Writes, s.state(), fmt.Sprint(s.Wire["get"]), fmt.Sprint(s.Wire["pull"]),
 					fmt.Sprint(s.Wire["put"]), strings.Join(why, "; ")})
 			}
-			return f.print(c.OutOrStdout(), out, []string{"node", "incarnation", "transport", "state", "get_bytes", "pull_bytes", "put_bytes", "why"}, rows)
+			return f.print(c.OutOrStdout(), out, []string{"node", "incarnation", "reads", "writes", "state", "get_bytes", "pull_bytes", "put_bytes", "why"}, rows)
 		}),
 	}
 }

@@ -125,7 +125,7 @@ func TestCtlAsksAboutKeysAndTheNode(t *testing.T) {
 
 	o = do("peers")
 	require.Equal(t, exitOK, o.code, o.stderr)
-	require.Regexp(t, `\nb +0{16} +- +(down|not connected) .*connection refused`, o.stdout)
+	require.Regexp(t, `\nb +0{16} +- +- +(down|not connected) .*connection refused`, o.stdout)
 
 	o = do("remove", "k")
 	require.Equal(t, exitFailed, o.code)

@@ -193,6 +193,7 @@ var unmoved = map[string]string{
 	"spanpool_peer_breaker_open":       "the peer is up",
 	"spanpool_peer_failing":            "the peer is up",
 	"spanpool_peer_transports_refused": "there is one transport",
+	"spanpool_peer_links_lost_total":   "app's tests: a peer of two transports loses one",
 	"spanpool_pins":                    "nothing is under way when it looks",
 	"spanpool_pull_deduped_total":      "app's tests: calls that compete for a key",
 	"spanpool_pull_dropped_total":      "app's tests: the queue is full",
@@ -261,7 +262,7 @@ func TestMetricsFollowWhatNodesDo(t *testing.T) {
 		`spanpool_put_duration_seconds_count{mode="whole",route="arena"}`:      1,
 		`spanpool_dooms_total{cause="removed"}`:                                1,
 		`spanpool_peer_up{peer="a"}`:                                           1,
-		`spanpool_peer_link{peer="a",transport="tcp"}`:                         1,
+		`spanpool_peer_link{direction="read",peer="a",transport="tcp"}`:        1,
 		`spanpool_memory_bytes{part="medium"}`:                                 1 << 20,
 		`spanpool_sessions`:                                                    1,
 	} {

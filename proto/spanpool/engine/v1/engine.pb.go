@@ -1253,16 +1253,20 @@ type PeerState struct {
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// The start that is connected; 0 is none.
 	Incarnation uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// The transport that is used; empty is none.
+	// The transport by which reads go; empty is none.
 	Transport string `protobuf:"bytes,3,opt,name=transport,proto3" json:"transport,omitempty"`
-	// Why transports that are preferred were not taken.
+	// Why transports that are preferred to those in use are not.
 	Refusals []*Refusal `protobuf:"bytes,4,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// It failed a moment ago and is left out for now.
 	Down bool `protobuf:"varint,5,opt,name=down,proto3" json:"down,omitempty"`
 	// Why the last attempt to reach it failed; empty when it did not.
 	Failure string `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
 	// Bytes that crossed, by purpose: "get", "pull", "put".
-	WireBytes     map[string]uint64 `protobuf:"bytes,7,rep,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	WireBytes map[string]uint64 `protobuf:"bytes,7,rep,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The transport by which puts go; empty is none.
+	WriteTransport string `protobuf:"bytes,8,opt,name=write_transport,json=writeTransport,proto3" json:"write_transport,omitempty"`
+	// Each transport of this node, in the order of preference.
+	Transports    []*TransportState `protobuf:"bytes,9,rep,name=transports,proto3" json:"transports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1346,6 +1350,83 @@ func (x *PeerState) GetWireBytes() map[string]uint64 {
 	return nil
 }
 
+func (x *PeerState) GetWriteTransport() string {
+	if x != nil {
+		return x.WriteTransport
+	}
+	return ""
+}
+
+func (x *PeerState) GetTransports() []*TransportState {
+	if x != nil {
+		return x.Transports
+	}
+	return nil
+}
+
+// TransportState is what the links of one transport to a peer have done.
+type TransportState struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Transport string                 `protobuf:"bytes,1,opt,name=transport,proto3" json:"transport,omitempty"`
+	// Bytes that crossed, by purpose.
+	WireBytes map[string]uint64 `protobuf:"bytes,2,rep,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Links that ended while the peer stayed connected by another transport.
+	Lost          uint64 `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransportState) Reset() {
+	*x = TransportState{}
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransportState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransportState) ProtoMessage() {}
+
+func (x *TransportState) ProtoReflect() protoreflect.Message {
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransportState.ProtoReflect.Descriptor instead.
+func (*TransportState) Descriptor() ([]byte, []int) {
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TransportState) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
+}
+
+func (x *TransportState) GetWireBytes() map[string]uint64 {
+	if x != nil {
+		return x.WireBytes
+	}
+	return nil
+}
+
+func (x *TransportState) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 // Refusal is why a transport was not taken.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1357,7 +1438,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1450,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[19]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1463,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Refusal) GetTransport() string {
@@ -1414,7 +1495,7 @@ type Caller struct {
 
 func (x *Caller) Reset() {
 	*x = Caller{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1507,7 @@ func (x *Caller) String() string {
 func (*Caller) ProtoMessage() {}
 
 func (x *Caller) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[20]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1520,7 @@ func (x *Caller) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Caller.ProtoReflect.Descriptor instead.
 func (*Caller) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{20}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Caller) GetBoot() uint64 {
@@ -1478,7 +1559,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1571,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[21]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1584,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{21}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HelloRequest) GetProtocol() uint32 {
@@ -1547,7 +1628,7 @@ type HelloReply struct {
 
 func (x *HelloReply) Reset() {
 	*x = HelloReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1640,7 @@ func (x *HelloReply) String() string {
 func (*HelloReply) ProtoMessage() {}
 
 func (x *HelloReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[22]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1653,7 @@ func (x *HelloReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloReply.ProtoReflect.Descriptor instead.
 func (*HelloReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{22}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HelloReply) GetProtocol() uint32 {
@@ -1653,7 +1734,7 @@ type Abilities struct {
 
 func (x *Abilities) Reset() {
 	*x = Abilities{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1746,7 @@ func (x *Abilities) String() string {
 func (*Abilities) ProtoMessage() {}
 
 func (x *Abilities) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[23]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1759,7 @@ func (x *Abilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abilities.ProtoReflect.Descriptor instead.
 func (*Abilities) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{23}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Abilities) GetRanged() bool {
@@ -1777,7 +1858,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1870,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[24]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1883,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{24}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Limits) GetKeys() uint32 {
@@ -1906,7 +1987,7 @@ type DescriptorRequest struct {
 
 func (x *DescriptorRequest) Reset() {
 	*x = DescriptorRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +1999,7 @@ func (x *DescriptorRequest) String() string {
 func (*DescriptorRequest) ProtoMessage() {}
 
 func (x *DescriptorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[25]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2012,7 @@ func (x *DescriptorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescriptorRequest.ProtoReflect.Descriptor instead.
 func (*DescriptorRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{25}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescriptorRequest) GetRequest() isDescriptorRequest_Request {
@@ -2003,7 +2084,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2096,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[26]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2109,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{26}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Attach) GetBoot() uint64 {
@@ -2059,7 +2140,7 @@ type RegisterFile struct {
 
 func (x *RegisterFile) Reset() {
 	*x = RegisterFile{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2071,7 +2152,7 @@ func (x *RegisterFile) String() string {
 func (*RegisterFile) ProtoMessage() {}
 
 func (x *RegisterFile) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[27]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2084,7 +2165,7 @@ func (x *RegisterFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterFile.ProtoReflect.Descriptor instead.
 func (*RegisterFile) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{27}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RegisterFile) GetOff() uint64 {
@@ -2112,7 +2193,7 @@ type Allocate struct {
 
 func (x *Allocate) Reset() {
 	*x = Allocate{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2205,7 @@ func (x *Allocate) String() string {
 func (*Allocate) ProtoMessage() {}
 
 func (x *Allocate) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[28]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2218,7 @@ func (x *Allocate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocate.ProtoReflect.Descriptor instead.
 func (*Allocate) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{28}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Allocate) GetLen() uint64 {
@@ -2162,7 +2243,7 @@ type DescriptorReply struct {
 
 func (x *DescriptorReply) Reset() {
 	*x = DescriptorReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2255,7 @@ func (x *DescriptorReply) String() string {
 func (*DescriptorReply) ProtoMessage() {}
 
 func (x *DescriptorReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[29]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2268,7 @@ func (x *DescriptorReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescriptorReply.ProtoReflect.Descriptor instead.
 func (*DescriptorReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{29}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescriptorReply) GetCode() uint32 {
@@ -2227,7 +2308,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2320,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[30]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2333,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{30}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Region) GetRegion() uint32 {
@@ -2294,7 +2375,7 @@ type DeregisterRequest struct {
 
 func (x *DeregisterRequest) Reset() {
 	*x = DeregisterRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2387,7 @@ func (x *DeregisterRequest) String() string {
 func (*DeregisterRequest) ProtoMessage() {}
 
 func (x *DeregisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[31]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2400,7 @@ func (x *DeregisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterRequest.ProtoReflect.Descriptor instead.
 func (*DeregisterRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{31}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeregisterRequest) GetCaller() *Caller {
@@ -2344,7 +2425,7 @@ type DeregisterReply struct {
 
 func (x *DeregisterReply) Reset() {
 	*x = DeregisterReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2356,7 +2437,7 @@ func (x *DeregisterReply) String() string {
 func (*DeregisterReply) ProtoMessage() {}
 
 func (x *DeregisterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[32]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2369,7 +2450,7 @@ func (x *DeregisterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterReply.ProtoReflect.Descriptor instead.
 func (*DeregisterReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{32}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{33}
 }
 
 type RegisterDeviceRequest struct {
@@ -2388,7 +2469,7 @@ type RegisterDeviceRequest struct {
 
 func (x *RegisterDeviceRequest) Reset() {
 	*x = RegisterDeviceRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2481,7 @@ func (x *RegisterDeviceRequest) String() string {
 func (*RegisterDeviceRequest) ProtoMessage() {}
 
 func (x *RegisterDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[33]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2494,7 @@ func (x *RegisterDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDeviceRequest.ProtoReflect.Descriptor instead.
 func (*RegisterDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{33}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RegisterDeviceRequest) GetCaller() *Caller {
@@ -2460,7 +2541,7 @@ type RegisterDeviceReply struct {
 
 func (x *RegisterDeviceReply) Reset() {
 	*x = RegisterDeviceReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2472,7 +2553,7 @@ func (x *RegisterDeviceReply) String() string {
 func (*RegisterDeviceReply) ProtoMessage() {}
 
 func (x *RegisterDeviceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[34]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2485,7 +2566,7 @@ func (x *RegisterDeviceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterDeviceReply.ProtoReflect.Descriptor instead.
 func (*RegisterDeviceReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{34}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RegisterDeviceReply) GetRegion() *Region {
@@ -2509,7 +2590,7 @@ type NameKeysRequest struct {
 
 func (x *NameKeysRequest) Reset() {
 	*x = NameKeysRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2602,7 @@ func (x *NameKeysRequest) String() string {
 func (*NameKeysRequest) ProtoMessage() {}
 
 func (x *NameKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[35]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2615,7 @@ func (x *NameKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameKeysRequest.ProtoReflect.Descriptor instead.
 func (*NameKeysRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{35}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NameKeysRequest) GetCaller() *Caller {
@@ -2576,7 +2657,7 @@ type NameKeysReply struct {
 
 func (x *NameKeysReply) Reset() {
 	*x = NameKeysReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2669,7 @@ func (x *NameKeysReply) String() string {
 func (*NameKeysReply) ProtoMessage() {}
 
 func (x *NameKeysReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[36]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2682,7 @@ func (x *NameKeysReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameKeysReply.ProtoReflect.Descriptor instead.
 func (*NameKeysReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{36}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NameKeysReply) GetHandle() uint64 {
@@ -2628,7 +2709,7 @@ type DropKeysRequest struct {
 
 func (x *DropKeysRequest) Reset() {
 	*x = DropKeysRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2721,7 @@ func (x *DropKeysRequest) String() string {
 func (*DropKeysRequest) ProtoMessage() {}
 
 func (x *DropKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[37]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2734,7 @@ func (x *DropKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropKeysRequest.ProtoReflect.Descriptor instead.
 func (*DropKeysRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{37}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DropKeysRequest) GetCaller() *Caller {
@@ -2678,7 +2759,7 @@ type DropKeysReply struct {
 
 func (x *DropKeysReply) Reset() {
 	*x = DropKeysReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[38]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2771,7 @@ func (x *DropKeysReply) String() string {
 func (*DropKeysReply) ProtoMessage() {}
 
 func (x *DropKeysReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[38]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2784,7 @@ func (x *DropKeysReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropKeysReply.ProtoReflect.Descriptor instead.
 func (*DropKeysReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{38}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{39}
 }
 
 // Keys is a list of keys: names, or a choice of a handle's keys in any order and with repetitions. A handle stands for keys, never for the
@@ -2722,7 +2803,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[39]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2815,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[39]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2828,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{39}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Keys) GetNames() [][]byte {
@@ -2796,7 +2877,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[40]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2889,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[40]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2902,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{40}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Part) GetKeys() *Keys {
@@ -2902,7 +2983,7 @@ type Pattern struct {
 
 func (x *Pattern) Reset() {
 	*x = Pattern{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[41]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +2995,7 @@ func (x *Pattern) String() string {
 func (*Pattern) ProtoMessage() {}
 
 func (x *Pattern) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[41]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3008,7 @@ func (x *Pattern) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pattern.ProtoReflect.Descriptor instead.
 func (*Pattern) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{41}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Pattern) GetOff() []uint64 {
@@ -2998,7 +3079,7 @@ type RangeLists struct {
 
 func (x *RangeLists) Reset() {
 	*x = RangeLists{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[42]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3091,7 @@ func (x *RangeLists) String() string {
 func (*RangeLists) ProtoMessage() {}
 
 func (x *RangeLists) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[42]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3104,7 @@ func (x *RangeLists) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeLists.ProtoReflect.Descriptor instead.
 func (*RangeLists) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{42}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RangeLists) GetEnd() []uint32 {
@@ -3076,7 +3157,7 @@ type BatchExistsRequest struct {
 
 func (x *BatchExistsRequest) Reset() {
 	*x = BatchExistsRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[43]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3169,7 @@ func (x *BatchExistsRequest) String() string {
 func (*BatchExistsRequest) ProtoMessage() {}
 
 func (x *BatchExistsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[43]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3182,7 @@ func (x *BatchExistsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchExistsRequest.ProtoReflect.Descriptor instead.
 func (*BatchExistsRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{43}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BatchExistsRequest) GetCaller() *Caller {
@@ -3144,7 +3225,7 @@ type BatchExistsReply struct {
 
 func (x *BatchExistsReply) Reset() {
 	*x = BatchExistsReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[44]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3237,7 @@ func (x *BatchExistsReply) String() string {
 func (*BatchExistsReply) ProtoMessage() {}
 
 func (x *BatchExistsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[44]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3250,7 @@ func (x *BatchExistsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchExistsReply.ProtoReflect.Descriptor instead.
 func (*BatchExistsReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{44}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BatchExistsReply) GetFound() []bool {
@@ -3196,7 +3277,7 @@ type BatchGetRangesRequest struct {
 
 func (x *BatchGetRangesRequest) Reset() {
 	*x = BatchGetRangesRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[45]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +3289,7 @@ func (x *BatchGetRangesRequest) String() string {
 func (*BatchGetRangesRequest) ProtoMessage() {}
 
 func (x *BatchGetRangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[45]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +3302,7 @@ func (x *BatchGetRangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchGetRangesRequest.ProtoReflect.Descriptor instead.
 func (*BatchGetRangesRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{45}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *BatchGetRangesRequest) GetCaller() *Caller {
@@ -3253,7 +3334,7 @@ type BatchPutRangesRequest struct {
 
 func (x *BatchPutRangesRequest) Reset() {
 	*x = BatchPutRangesRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[46]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3265,7 +3346,7 @@ func (x *BatchPutRangesRequest) String() string {
 func (*BatchPutRangesRequest) ProtoMessage() {}
 
 func (x *BatchPutRangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[46]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3278,7 +3359,7 @@ func (x *BatchPutRangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchPutRangesRequest.ProtoReflect.Descriptor instead.
 func (*BatchPutRangesRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{46}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *BatchPutRangesRequest) GetCaller() *Caller {
@@ -3329,7 +3410,7 @@ type RangesReply struct {
 
 func (x *RangesReply) Reset() {
 	*x = RangesReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[47]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3341,7 +3422,7 @@ func (x *RangesReply) String() string {
 func (*RangesReply) ProtoMessage() {}
 
 func (x *RangesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[47]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3354,7 +3435,7 @@ func (x *RangesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangesReply.ProtoReflect.Descriptor instead.
 func (*RangesReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{47}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RangesReply) GetStatus() []KeyStatus {
@@ -3413,7 +3494,7 @@ type KeyFailure struct {
 
 func (x *KeyFailure) Reset() {
 	*x = KeyFailure{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[48]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3425,7 +3506,7 @@ func (x *KeyFailure) String() string {
 func (*KeyFailure) ProtoMessage() {}
 
 func (x *KeyFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[48]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3438,7 +3519,7 @@ func (x *KeyFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyFailure.ProtoReflect.Descriptor instead.
 func (*KeyFailure) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{48}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *KeyFailure) GetKey() uint32 {
@@ -3474,7 +3555,7 @@ type OpenReadRequest struct {
 
 func (x *OpenReadRequest) Reset() {
 	*x = OpenReadRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[49]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3567,7 @@ func (x *OpenReadRequest) String() string {
 func (*OpenReadRequest) ProtoMessage() {}
 
 func (x *OpenReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[49]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3580,7 @@ func (x *OpenReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenReadRequest.ProtoReflect.Descriptor instead.
 func (*OpenReadRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{49}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *OpenReadRequest) GetCaller() *Caller {
@@ -3534,7 +3615,7 @@ type OpenReadReply struct {
 
 func (x *OpenReadReply) Reset() {
 	*x = OpenReadReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[50]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3546,7 +3627,7 @@ func (x *OpenReadReply) String() string {
 func (*OpenReadReply) ProtoMessage() {}
 
 func (x *OpenReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[50]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3559,7 +3640,7 @@ func (x *OpenReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenReadReply.ProtoReflect.Descriptor instead.
 func (*OpenReadReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{50}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *OpenReadReply) GetSession() uint64 {
@@ -3587,7 +3668,7 @@ type ReadRangesRequest struct {
 
 func (x *ReadRangesRequest) Reset() {
 	*x = ReadRangesRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[51]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3680,7 @@ func (x *ReadRangesRequest) String() string {
 func (*ReadRangesRequest) ProtoMessage() {}
 
 func (x *ReadRangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[51]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3693,7 @@ func (x *ReadRangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRangesRequest.ProtoReflect.Descriptor instead.
 func (*ReadRangesRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{51}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadRangesRequest) GetCaller() *Caller {
@@ -3646,7 +3727,7 @@ type CloseReadRequest struct {
 
 func (x *CloseReadRequest) Reset() {
 	*x = CloseReadRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[52]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3658,7 +3739,7 @@ func (x *CloseReadRequest) String() string {
 func (*CloseReadRequest) ProtoMessage() {}
 
 func (x *CloseReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[52]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3671,7 +3752,7 @@ func (x *CloseReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseReadRequest.ProtoReflect.Descriptor instead.
 func (*CloseReadRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{52}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CloseReadRequest) GetCaller() *Caller {
@@ -3696,7 +3777,7 @@ type CloseReadReply struct {
 
 func (x *CloseReadReply) Reset() {
 	*x = CloseReadReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[53]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3789,7 @@ func (x *CloseReadReply) String() string {
 func (*CloseReadReply) ProtoMessage() {}
 
 func (x *CloseReadReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[53]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +3802,7 @@ func (x *CloseReadReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseReadReply.ProtoReflect.Descriptor instead.
 func (*CloseReadReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{53}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{54}
 }
 
 type OpenWriteRequest struct {
@@ -3737,7 +3818,7 @@ type OpenWriteRequest struct {
 
 func (x *OpenWriteRequest) Reset() {
 	*x = OpenWriteRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[54]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +3830,7 @@ func (x *OpenWriteRequest) String() string {
 func (*OpenWriteRequest) ProtoMessage() {}
 
 func (x *OpenWriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[54]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +3843,7 @@ func (x *OpenWriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenWriteRequest.ProtoReflect.Descriptor instead.
 func (*OpenWriteRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{54}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *OpenWriteRequest) GetCaller() *Caller {
@@ -3799,7 +3880,7 @@ type OpenWriteReply struct {
 
 func (x *OpenWriteReply) Reset() {
 	*x = OpenWriteReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[55]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3892,7 @@ func (x *OpenWriteReply) String() string {
 func (*OpenWriteReply) ProtoMessage() {}
 
 func (x *OpenWriteReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[55]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3905,7 @@ func (x *OpenWriteReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenWriteReply.ProtoReflect.Descriptor instead.
 func (*OpenWriteReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{55}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *OpenWriteReply) GetSession() uint64 {
@@ -3860,7 +3941,7 @@ type WriteRangesRequest struct {
 
 func (x *WriteRangesRequest) Reset() {
 	*x = WriteRangesRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[56]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3872,7 +3953,7 @@ func (x *WriteRangesRequest) String() string {
 func (*WriteRangesRequest) ProtoMessage() {}
 
 func (x *WriteRangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[56]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3885,7 +3966,7 @@ func (x *WriteRangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRangesRequest.ProtoReflect.Descriptor instead.
 func (*WriteRangesRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{56}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WriteRangesRequest) GetCaller() *Caller {
@@ -3921,7 +4002,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[57]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3933,7 +4014,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[57]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3946,7 +4027,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{57}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CommitRequest) GetCaller() *Caller {
@@ -3980,7 +4061,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[58]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3992,7 +4073,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[58]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4005,7 +4086,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{58}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AbortRequest) GetCaller() *Caller {
@@ -4030,7 +4111,7 @@ type AbortReply struct {
 
 func (x *AbortReply) Reset() {
 	*x = AbortReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[59]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4042,7 +4123,7 @@ func (x *AbortReply) String() string {
 func (*AbortReply) ProtoMessage() {}
 
 func (x *AbortReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[59]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4055,7 +4136,7 @@ func (x *AbortReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortReply.ProtoReflect.Descriptor instead.
 func (*AbortReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{59}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{60}
 }
 
 type QuiesceRequest struct {
@@ -4070,7 +4151,7 @@ type QuiesceRequest struct {
 
 func (x *QuiesceRequest) Reset() {
 	*x = QuiesceRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[60]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4163,7 @@ func (x *QuiesceRequest) String() string {
 func (*QuiesceRequest) ProtoMessage() {}
 
 func (x *QuiesceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[60]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4176,7 @@ func (x *QuiesceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuiesceRequest.ProtoReflect.Descriptor instead.
 func (*QuiesceRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{60}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *QuiesceRequest) GetCaller() *Caller {
@@ -4122,7 +4203,7 @@ type QuiesceReply struct {
 
 func (x *QuiesceReply) Reset() {
 	*x = QuiesceReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[61]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4134,7 +4215,7 @@ func (x *QuiesceReply) String() string {
 func (*QuiesceReply) ProtoMessage() {}
 
 func (x *QuiesceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[61]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4147,7 +4228,7 @@ func (x *QuiesceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuiesceReply.ProtoReflect.Descriptor instead.
 func (*QuiesceReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{61}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *QuiesceReply) GetEnded() uint32 {
@@ -4167,7 +4248,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[62]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4179,7 +4260,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[62]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4192,7 +4273,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{62}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StatsRequest) GetCaller() *Caller {
@@ -4214,7 +4295,7 @@ type StatsReply struct {
 
 func (x *StatsReply) Reset() {
 	*x = StatsReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[63]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4226,7 +4307,7 @@ func (x *StatsReply) String() string {
 func (*StatsReply) ProtoMessage() {}
 
 func (x *StatsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[63]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4239,7 +4320,7 @@ func (x *StatsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsReply.ProtoReflect.Descriptor instead.
 func (*StatsReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{63}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *StatsReply) GetCounts() map[string]uint64 {
@@ -4269,7 +4350,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[64]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4281,7 +4362,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[64]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4294,7 +4375,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{64}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *EventsRequest) GetNamespace() []byte {
@@ -4336,7 +4417,7 @@ type EventsReply struct {
 
 func (x *EventsReply) Reset() {
 	*x = EventsReply{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[65]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4348,7 +4429,7 @@ func (x *EventsReply) String() string {
 func (*EventsReply) ProtoMessage() {}
 
 func (x *EventsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[65]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4361,7 +4442,7 @@ func (x *EventsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsReply.ProtoReflect.Descriptor instead.
 func (*EventsReply) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{65}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *EventsReply) GetBoot() uint64 {
@@ -4411,7 +4492,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[66]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4423,7 +4504,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[66]
+	mi := &file_spanpool_engine_v1_engine_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4436,7 +4517,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{66}
+	return file_spanpool_engine_v1_engine_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Event) GetSequence() uint64 {
@@ -4540,7 +4621,7 @@ const file_spanpool_engine_v1_engine_proto_rawDesc = "" +
 	"\fPeersRequest\"A\n" +
 	"\n" +
 	"PeersReply\x123\n" +
-	"\x05peers\x18\x01 \x03(\v2\x1d.spanpool.engine.v1.PeerStateR\x05peers\"\xd1\x02\n" +
+	"\x05peers\x18\x01 \x03(\v2\x1d.spanpool.engine.v1.PeerStateR\x05peers\"\xbe\x03\n" +
 	"\tPeerState\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x1c\n" +
@@ -4549,7 +4630,19 @@ const file_spanpool_engine_v1_engine_proto_rawDesc = "" +
 	"\x04down\x18\x05 \x01(\bR\x04down\x12\x18\n" +
 	"\afailure\x18\x06 \x01(\tR\afailure\x12K\n" +
 	"\n" +
-	"wire_bytes\x18\a \x03(\v2,.spanpool.engine.v1.PeerState.WireBytesEntryR\twireBytes\x1a<\n" +
+	"wire_bytes\x18\a \x03(\v2,.spanpool.engine.v1.PeerState.WireBytesEntryR\twireBytes\x12'\n" +
+	"\x0fwrite_transport\x18\b \x01(\tR\x0ewriteTransport\x12B\n" +
+	"\n" +
+	"transports\x18\t \x03(\v2\".spanpool.engine.v1.TransportStateR\n" +
+	"transports\x1a<\n" +
+	"\x0eWireBytesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xd2\x01\n" +
+	"\x0eTransportState\x12\x1c\n" +
+	"\ttransport\x18\x01 \x01(\tR\ttransport\x12P\n" +
+	"\n" +
+	"wire_bytes\x18\x02 \x03(\v21.spanpool.engine.v1.TransportState.WireBytesEntryR\twireBytes\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\x04R\x04lost\x1a<\n" +
 	"\x0eWireBytesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"?\n" +
@@ -4852,7 +4945,7 @@ func file_spanpool_engine_v1_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_spanpool_engine_v1_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_spanpool_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_spanpool_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_spanpool_engine_v1_engine_proto_goTypes = []any{
 	(KeyStatus)(0),                // 0: spanpool.engine.v1.KeyStatus
 	(Source)(0),                   // 1: spanpool.engine.v1.Source
@@ -4876,58 +4969,60 @@ var file_spanpool_engine_v1_engine_proto_goTypes = []any{
 	(*PeersRequest)(nil),          // 19: spanpool.engine.v1.PeersRequest
 	(*PeersReply)(nil),            // 20: spanpool.engine.v1.PeersReply
 	(*PeerState)(nil),             // 21: spanpool.engine.v1.PeerState
-	(*Refusal)(nil),               // 22: spanpool.engine.v1.Refusal
-	(*Caller)(nil),                // 23: spanpool.engine.v1.Caller
-	(*HelloRequest)(nil),          // 24: spanpool.engine.v1.HelloRequest
-	(*HelloReply)(nil),            // 25: spanpool.engine.v1.HelloReply
-	(*Abilities)(nil),             // 26: spanpool.engine.v1.Abilities
-	(*Limits)(nil),                // 27: spanpool.engine.v1.Limits
-	(*DescriptorRequest)(nil),     // 28: spanpool.engine.v1.DescriptorRequest
-	(*Attach)(nil),                // 29: spanpool.engine.v1.Attach
-	(*RegisterFile)(nil),          // 30: spanpool.engine.v1.RegisterFile
-	(*Allocate)(nil),              // 31: spanpool.engine.v1.Allocate
-	(*DescriptorReply)(nil),       // 32: spanpool.engine.v1.DescriptorReply
-	(*Region)(nil),                // 33: spanpool.engine.v1.Region
-	(*DeregisterRequest)(nil),     // 34: spanpool.engine.v1.DeregisterRequest
-	(*DeregisterReply)(nil),       // 35: spanpool.engine.v1.DeregisterReply
-	(*RegisterDeviceRequest)(nil), // 36: spanpool.engine.v1.RegisterDeviceRequest
-	(*RegisterDeviceReply)(nil),   // 37: spanpool.engine.v1.RegisterDeviceReply
-	(*NameKeysRequest)(nil),       // 38: spanpool.engine.v1.NameKeysRequest
-	(*NameKeysReply)(nil),         // 39: spanpool.engine.v1.NameKeysReply
-	(*DropKeysRequest)(nil),       // 40: spanpool.engine.v1.DropKeysRequest
-	(*DropKeysReply)(nil),         // 41: spanpool.engine.v1.DropKeysReply
-	(*Keys)(nil),                  // 42: spanpool.engine.v1.Keys
-	(*Part)(nil),                  // 43: spanpool.engine.v1.Part
-	(*Pattern)(nil),               // 44: spanpool.engine.v1.Pattern
-	(*RangeLists)(nil),            // 45: spanpool.engine.v1.RangeLists
-	(*BatchExistsRequest)(nil),    // 46: spanpool.engine.v1.BatchExistsRequest
-	(*BatchExistsReply)(nil),      // 47: spanpool.engine.v1.BatchExistsReply
-	(*BatchGetRangesRequest)(nil), // 48: spanpool.engine.v1.BatchGetRangesRequest
-	(*BatchPutRangesRequest)(nil), // 49: spanpool.engine.v1.BatchPutRangesRequest
-	(*RangesReply)(nil),           // 50: spanpool.engine.v1.RangesReply
-	(*KeyFailure)(nil),            // 51: spanpool.engine.v1.KeyFailure
-	(*OpenReadRequest)(nil),       // 52: spanpool.engine.v1.OpenReadRequest
-	(*OpenReadReply)(nil),         // 53: spanpool.engine.v1.OpenReadReply
-	(*ReadRangesRequest)(nil),     // 54: spanpool.engine.v1.ReadRangesRequest
-	(*CloseReadRequest)(nil),      // 55: spanpool.engine.v1.CloseReadRequest
-	(*CloseReadReply)(nil),        // 56: spanpool.engine.v1.CloseReadReply
-	(*OpenWriteRequest)(nil),      // 57: spanpool.engine.v1.OpenWriteRequest
-	(*OpenWriteReply)(nil),        // 58: spanpool.engine.v1.OpenWriteReply
-	(*WriteRangesRequest)(nil),    // 59: spanpool.engine.v1.WriteRangesRequest
-	(*CommitRequest)(nil),         // 60: spanpool.engine.v1.CommitRequest
-	(*AbortRequest)(nil),          // 61: spanpool.engine.v1.AbortRequest
-	(*AbortReply)(nil),            // 62: spanpool.engine.v1.AbortReply
-	(*QuiesceRequest)(nil),        // 63: spanpool.engine.v1.QuiesceRequest
-	(*QuiesceReply)(nil),          // 64: spanpool.engine.v1.QuiesceReply
-	(*StatsRequest)(nil),          // 65: spanpool.engine.v1.StatsRequest
-	(*StatsReply)(nil),            // 66: spanpool.engine.v1.StatsReply
-	(*EventsRequest)(nil),         // 67: spanpool.engine.v1.EventsRequest
-	(*EventsReply)(nil),           // 68: spanpool.engine.v1.EventsReply
-	(*Event)(nil),                 // 69: spanpool.engine.v1.Event
-	nil,                           // 70: spanpool.engine.v1.StatusReply.CountsEntry
-	nil,                           // 71: spanpool.engine.v1.PeerState.WireBytesEntry
-	nil,                           // 72: spanpool.engine.v1.StatsReply.CountsEntry
-	nil,                           // 73: spanpool.engine.v1.StatsReply.ClientEntry
+	(*TransportState)(nil),        // 22: spanpool.engine.v1.TransportState
+	(*Refusal)(nil),               // 23: spanpool.engine.v1.Refusal
+	(*Caller)(nil),                // 24: spanpool.engine.v1.Caller
+	(*HelloRequest)(nil),          // 25: spanpool.engine.v1.HelloRequest
+	(*HelloReply)(nil),            // 26: spanpool.engine.v1.HelloReply
+	(*Abilities)(nil),             // 27: spanpool.engine.v1.Abilities
+	(*Limits)(nil),                // 28: spanpool.engine.v1.Limits
+	(*DescriptorRequest)(nil),     // 29: spanpool.engine.v1.DescriptorRequest
+	(*Attach)(nil),                // 30: spanpool.engine.v1.Attach
+	(*RegisterFile)(nil),          // 31: spanpool.engine.v1.RegisterFile
+	(*Allocate)(nil),              // 32: spanpool.engine.v1.Allocate
+	(*DescriptorReply)(nil),       // 33: spanpool.engine.v1.DescriptorReply
+	(*Region)(nil),                // 34: spanpool.engine.v1.Region
+	(*DeregisterRequest)(nil),     // 35: spanpool.engine.v1.DeregisterRequest
+	(*DeregisterReply)(nil),       // 36: spanpool.engine.v1.DeregisterReply
+	(*RegisterDeviceRequest)(nil), // 37: spanpool.engine.v1.RegisterDeviceRequest
+	(*RegisterDeviceReply)(nil),   // 38: spanpool.engine.v1.RegisterDeviceReply
+	(*NameKeysRequest)(nil),       // 39: spanpool.engine.v1.NameKeysRequest
+	(*NameKeysReply)(nil),         // 40: spanpool.engine.v1.NameKeysReply
+	(*DropKeysRequest)(nil),       // 41: spanpool.engine.v1.DropKeysRequest
+	(*DropKeysReply)(nil),         // 42: spanpool.engine.v1.DropKeysReply
+	(*Keys)(nil),                  // 43: spanpool.engine.v1.Keys
+	(*Part)(nil),                  // 44: spanpool.engine.v1.Part
+	(*Pattern)(nil),               // 45: spanpool.engine.v1.Pattern
+	(*RangeLists)(nil),            // 46: spanpool.engine.v1.RangeLists
+	(*BatchExistsRequest)(nil),    // 47: spanpool.engine.v1.BatchExistsRequest
+	(*BatchExistsReply)(nil),      // 48: spanpool.engine.v1.BatchExistsReply
+	(*BatchGetRangesRequest)(nil), // 49: spanpool.engine.v1.BatchGetRangesRequest
+	(*BatchPutRangesRequest)(nil), // 50: spanpool.engine.v1.BatchPutRangesRequest
+	(*RangesReply)(nil),           // 51: spanpool.engine.v1.RangesReply
+	(*KeyFailure)(nil),            // 52: spanpool.engine.v1.KeyFailure
+	(*OpenReadRequest)(nil),       // 53: spanpool.engine.v1.OpenReadRequest
+	(*OpenReadReply)(nil),         // 54: spanpool.engine.v1.OpenReadReply
+	(*ReadRangesRequest)(nil),     // 55: spanpool.engine.v1.ReadRangesRequest
+	(*CloseReadRequest)(nil),      // 56: spanpool.engine.v1.CloseReadRequest
+	(*CloseReadReply)(nil),        // 57: spanpool.engine.v1.CloseReadReply
+	(*OpenWriteRequest)(nil),      // 58: spanpool.engine.v1.OpenWriteRequest
+	(*OpenWriteReply)(nil),        // 59: spanpool.engine.v1.OpenWriteReply
+	(*WriteRangesRequest)(nil),    // 60: spanpool.engine.v1.WriteRangesRequest
+	(*CommitRequest)(nil),         // 61: spanpool.engine.v1.CommitRequest
+	(*AbortRequest)(nil),          // 62: spanpool.engine.v1.AbortRequest
+	(*AbortReply)(nil),            // 63: spanpool.engine.v1.AbortReply
+	(*QuiesceRequest)(nil),        // 64: spanpool.engine.v1.QuiesceRequest
+	(*QuiesceReply)(nil),          // 65: spanpool.engine.v1.QuiesceReply
+	(*StatsRequest)(nil),          // 66: spanpool.engine.v1.StatsRequest
+	(*StatsReply)(nil),            // 67: spanpool.engine.v1.StatsReply
+	(*EventsRequest)(nil),         // 68: spanpool.engine.v1.EventsRequest
+	(*EventsReply)(nil),           // 69: spanpool.engine.v1.EventsReply
+	(*Event)(nil),                 // 70: spanpool.engine.v1.Event
+	nil,                           // 71: spanpool.engine.v1.StatusReply.CountsEntry
+	nil,                           // 72: spanpool.engine.v1.PeerState.WireBytesEntry
+	nil,                           // 73: spanpool.engine.v1.TransportState.WireBytesEntry
+	nil,                           // 74: spanpool.engine.v1.StatsReply.CountsEntry
+	nil,                           // 75: spanpool.engine.v1.StatsReply.ClientEntry
 }
 var file_spanpool_engine_v1_engine_proto_depIdxs = []int32{
 	0,  // 0: spanpool.engine.v1.Result.status:type_name -> spanpool.engine.v1.KeyStatus
@@ -4938,107 +5033,109 @@ var file_spanpool_engine_v1_engine_proto_depIdxs = []int32{
 	3,  // 5: spanpool.engine.v1.GetRequest.ranges:type_name -> spanpool.engine.v1.Range
 	4,  // 6: spanpool.engine.v1.GetReply.result:type_name -> spanpool.engine.v1.Result
 	14, // 7: spanpool.engine.v1.RemoveReply.removals:type_name -> spanpool.engine.v1.Removal
-	70, // 8: spanpool.engine.v1.StatusReply.counts:type_name -> spanpool.engine.v1.StatusReply.CountsEntry
+	71, // 8: spanpool.engine.v1.StatusReply.counts:type_name -> spanpool.engine.v1.StatusReply.CountsEntry
 	21, // 9: spanpool.engine.v1.PeersReply.peers:type_name -> spanpool.engine.v1.PeerState
-	22, // 10: spanpool.engine.v1.PeerState.refusals:type_name -> spanpool.engine.v1.Refusal
-	71, // 11: spanpool.engine.v1.PeerState.wire_bytes:type_name -> spanpool.engine.v1.PeerState.WireBytesEntry
-	26, // 12: spanpool.engine.v1.HelloReply.abilities:type_name -> spanpool.engine.v1.Abilities
-	27, // 13: spanpool.engine.v1.HelloReply.limits:type_name -> spanpool.engine.v1.Limits
-	29, // 14: spanpool.engine.v1.DescriptorRequest.attach:type_name -> spanpool.engine.v1.Attach
-	30, // 15: spanpool.engine.v1.DescriptorRequest.register_file:type_name -> spanpool.engine.v1.RegisterFile
-	31, // 16: spanpool.engine.v1.DescriptorRequest.allocate:type_name -> spanpool.engine.v1.Allocate
-	33, // 17: spanpool.engine.v1.DescriptorReply.region:type_name -> spanpool.engine.v1.Region
-	23, // 18: spanpool.engine.v1.DeregisterRequest.caller:type_name -> spanpool.engine.v1.Caller
-	23, // 19: spanpool.engine.v1.RegisterDeviceRequest.caller:type_name -> spanpool.engine.v1.Caller
-	33, // 20: spanpool.engine.v1.RegisterDeviceReply.region:type_name -> spanpool.engine.v1.Region
-	23, // 21: spanpool.engine.v1.NameKeysRequest.caller:type_name -> spanpool.engine.v1.Caller
-	23, // 22: spanpool.engine.v1.DropKeysRequest.caller:type_name -> spanpool.engine.v1.Caller
-	42, // 23: spanpool.engine.v1.Part.keys:type_name -> spanpool.engine.v1.Keys
-	44, // 24: spanpool.engine.v1.Part.pattern:type_name -> spanpool.engine.v1.Pattern
-	45, // 25: spanpool.engine.v1.Part.lists:type_name -> spanpool.engine.v1.RangeLists
-	23, // 26: spanpool.engine.v1.BatchExistsRequest.caller:type_name -> spanpool.engine.v1.Caller
-	42, // 27: spanpool.engine.v1.BatchExistsRequest.keys:type_name -> spanpool.engine.v1.Keys
-	23, // 28: spanpool.engine.v1.BatchGetRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
-	43, // 29: spanpool.engine.v1.BatchGetRangesRequest.parts:type_name -> spanpool.engine.v1.Part
-	23, // 30: spanpool.engine.v1.BatchPutRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
-	43, // 31: spanpool.engine.v1.BatchPutRangesRequest.parts:type_name -> spanpool.engine.v1.Part
-	0,  // 32: spanpool.engine.v1.RangesReply.status:type_name -> spanpool.engine.v1.KeyStatus
-	1,  // 33: spanpool.engine.v1.RangesReply.source:type_name -> spanpool.engine.v1.Source
-	51, // 34: spanpool.engine.v1.RangesReply.failures:type_name -> spanpool.engine.v1.KeyFailure
-	23, // 35: spanpool.engine.v1.OpenReadRequest.caller:type_name -> spanpool.engine.v1.Caller
-	23, // 36: spanpool.engine.v1.ReadRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
-	43, // 37: spanpool.engine.v1.ReadRangesRequest.parts:type_name -> spanpool.engine.v1.Part
-	23, // 38: spanpool.engine.v1.CloseReadRequest.caller:type_name -> spanpool.engine.v1.Caller
-	23, // 39: spanpool.engine.v1.OpenWriteRequest.caller:type_name -> spanpool.engine.v1.Caller
-	42, // 40: spanpool.engine.v1.OpenWriteRequest.keys:type_name -> spanpool.engine.v1.Keys
-	0,  // 41: spanpool.engine.v1.OpenWriteReply.status:type_name -> spanpool.engine.v1.KeyStatus
-	51, // 42: spanpool.engine.v1.OpenWriteReply.failures:type_name -> spanpool.engine.v1.KeyFailure
-	23, // 43: spanpool.engine.v1.WriteRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
-	43, // 44: spanpool.engine.v1.WriteRangesRequest.parts:type_name -> spanpool.engine.v1.Part
-	23, // 45: spanpool.engine.v1.CommitRequest.caller:type_name -> spanpool.engine.v1.Caller
-	42, // 46: spanpool.engine.v1.CommitRequest.keys:type_name -> spanpool.engine.v1.Keys
-	23, // 47: spanpool.engine.v1.AbortRequest.caller:type_name -> spanpool.engine.v1.Caller
-	23, // 48: spanpool.engine.v1.QuiesceRequest.caller:type_name -> spanpool.engine.v1.Caller
-	23, // 49: spanpool.engine.v1.StatsRequest.caller:type_name -> spanpool.engine.v1.Caller
-	72, // 50: spanpool.engine.v1.StatsReply.counts:type_name -> spanpool.engine.v1.StatsReply.CountsEntry
-	73, // 51: spanpool.engine.v1.StatsReply.client:type_name -> spanpool.engine.v1.StatsReply.ClientEntry
-	69, // 52: spanpool.engine.v1.EventsReply.events:type_name -> spanpool.engine.v1.Event
-	2,  // 53: spanpool.engine.v1.Event.kind:type_name -> spanpool.engine.v1.EventKind
-	5,  // 54: spanpool.engine.v1.Engine.Put:input_type -> spanpool.engine.v1.PutRequest
-	8,  // 55: spanpool.engine.v1.Engine.Get:input_type -> spanpool.engine.v1.GetRequest
-	10, // 56: spanpool.engine.v1.Engine.Exists:input_type -> spanpool.engine.v1.ExistsRequest
-	12, // 57: spanpool.engine.v1.Engine.Remove:input_type -> spanpool.engine.v1.RemoveRequest
-	15, // 58: spanpool.engine.v1.Engine.Size:input_type -> spanpool.engine.v1.SizeRequest
-	17, // 59: spanpool.engine.v1.Engine.Status:input_type -> spanpool.engine.v1.StatusRequest
-	19, // 60: spanpool.engine.v1.Engine.Peers:input_type -> spanpool.engine.v1.PeersRequest
-	24, // 61: spanpool.engine.v1.Engine.Hello:input_type -> spanpool.engine.v1.HelloRequest
-	34, // 62: spanpool.engine.v1.Engine.Deregister:input_type -> spanpool.engine.v1.DeregisterRequest
-	36, // 63: spanpool.engine.v1.Engine.RegisterDevice:input_type -> spanpool.engine.v1.RegisterDeviceRequest
-	38, // 64: spanpool.engine.v1.Engine.NameKeys:input_type -> spanpool.engine.v1.NameKeysRequest
-	40, // 65: spanpool.engine.v1.Engine.DropKeys:input_type -> spanpool.engine.v1.DropKeysRequest
-	46, // 66: spanpool.engine.v1.Engine.BatchExists:input_type -> spanpool.engine.v1.BatchExistsRequest
-	48, // 67: spanpool.engine.v1.Engine.BatchGetRanges:input_type -> spanpool.engine.v1.BatchGetRangesRequest
-	49, // 68: spanpool.engine.v1.Engine.BatchPutRanges:input_type -> spanpool.engine.v1.BatchPutRangesRequest
-	52, // 69: spanpool.engine.v1.Engine.OpenRead:input_type -> spanpool.engine.v1.OpenReadRequest
-	54, // 70: spanpool.engine.v1.Engine.ReadRanges:input_type -> spanpool.engine.v1.ReadRangesRequest
-	55, // 71: spanpool.engine.v1.Engine.CloseRead:input_type -> spanpool.engine.v1.CloseReadRequest
-	57, // 72: spanpool.engine.v1.Engine.OpenWrite:input_type -> spanpool.engine.v1.OpenWriteRequest
-	59, // 73: spanpool.engine.v1.Engine.WriteRanges:input_type -> spanpool.engine.v1.WriteRangesRequest
-	60, // 74: spanpool.engine.v1.Engine.Commit:input_type -> spanpool.engine.v1.CommitRequest
-	61, // 75: spanpool.engine.v1.Engine.Abort:input_type -> spanpool.engine.v1.AbortRequest
-	63, // 76: spanpool.engine.v1.Engine.Quiesce:input_type -> spanpool.engine.v1.QuiesceRequest
-	65, // 77: spanpool.engine.v1.Engine.Stats:input_type -> spanpool.engine.v1.StatsRequest
-	67, // 78: spanpool.engine.v1.Engine.Events:input_type -> spanpool.engine.v1.EventsRequest
-	7,  // 79: spanpool.engine.v1.Engine.Put:output_type -> spanpool.engine.v1.PutReply
-	9,  // 80: spanpool.engine.v1.Engine.Get:output_type -> spanpool.engine.v1.GetReply
-	11, // 81: spanpool.engine.v1.Engine.Exists:output_type -> spanpool.engine.v1.ExistsReply
-	13, // 82: spanpool.engine.v1.Engine.Remove:output_type -> spanpool.engine.v1.RemoveReply
-	16, // 83: spanpool.engine.v1.Engine.Size:output_type -> spanpool.engine.v1.SizeReply
-	18, // 84: spanpool.engine.v1.Engine.Status:output_type -> spanpool.engine.v1.StatusReply
-	20, // 85: spanpool.engine.v1.Engine.Peers:output_type -> spanpool.engine.v1.PeersReply
-	25, // 86: spanpool.engine.v1.Engine.Hello:output_type -> spanpool.engine.v1.HelloReply
-	35, // 87: spanpool.engine.v1.Engine.Deregister:output_type -> spanpool.engine.v1.DeregisterReply
-	37, // 88: spanpool.engine.v1.Engine.RegisterDevice:output_type -> spanpool.engine.v1.RegisterDeviceReply
-	39, // 89: spanpool.engine.v1.Engine.NameKeys:output_type -> spanpool.engine.v1.NameKeysReply
-	41, // 90: spanpool.engine.v1.Engine.DropKeys:output_type -> spanpool.engine.v1.DropKeysReply
-	47, // 91: spanpool.engine.v1.Engine.BatchExists:output_type -> spanpool.engine.v1.BatchExistsReply
-	50, // 92: spanpool.engine.v1.Engine.BatchGetRanges:output_type -> spanpool.engine.v1.RangesReply
-	50, // 93: spanpool.engine.v1.Engine.BatchPutRanges:output_type -> spanpool.engine.v1.RangesReply
-	53, // 94: spanpool.engine.v1.Engine.OpenRead:output_type -> spanpool.engine.v1.OpenReadReply
-	50, // 95: spanpool.engine.v1.Engine.ReadRanges:output_type -> spanpool.engine.v1.RangesReply
-	56, // 96: spanpool.engine.v1.Engine.CloseRead:output_type -> spanpool.engine.v1.CloseReadReply
-	58, // 97: spanpool.engine.v1.Engine.OpenWrite:output_type -> spanpool.engine.v1.OpenWriteReply
-	50, // 98: spanpool.engine.v1.Engine.WriteRanges:output_type -> spanpool.engine.v1.RangesReply
-	50, // 99: spanpool.engine.v1.Engine.Commit:output_type -> spanpool.engine.v1.RangesReply
-	62, // 100: spanpool.engine.v1.Engine.Abort:output_type -> spanpool.engine.v1.AbortReply
-	64, // 101: spanpool.engine.v1.Engine.Quiesce:output_type -> spanpool.engine.v1.QuiesceReply
-	66, // 102: spanpool.engine.v1.Engine.Stats:output_type -> spanpool.engine.v1.StatsReply
-	68, // 103: spanpool.engine.v1.Engine.Events:output_type -> spanpool.engine.v1.EventsReply
-	79, // [79:104] is the sub-list for method output_type
-	54, // [54:79] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	23, // 10: spanpool.engine.v1.PeerState.refusals:type_name -> spanpool.engine.v1.Refusal
+	72, // 11: spanpool.engine.v1.PeerState.wire_bytes:type_name -> spanpool.engine.v1.PeerState.WireBytesEntry
+	22, // 12: spanpool.engine.v1.PeerState.transports:type_name -> spanpool.engine.v1.TransportState
+	73, // 13: spanpool.engine.v1.TransportState.wire_bytes:type_name -> spanpool.engine.v1.TransportState.WireBytesEntry
+	27, // 14: spanpool.engine.v1.HelloReply.abilities:type_name -> spanpool.engine.v1.Abilities
+	28, // 15: spanpool.engine.v1.HelloReply.limits:type_name -> spanpool.engine.v1.Limits
+	30, // 16: spanpool.engine.v1.DescriptorRequest.attach:type_name -> spanpool.engine.v1.Attach
+	31, // 17: spanpool.engine.v1.DescriptorRequest.register_file:type_name -> spanpool.engine.v1.RegisterFile
+	32, // 18: spanpool.engine.v1.DescriptorRequest.allocate:type_name -> spanpool.engine.v1.Allocate
+	34, // 19: spanpool.engine.v1.DescriptorReply.region:type_name -> spanpool.engine.v1.Region
+	24, // 20: spanpool.engine.v1.DeregisterRequest.caller:type_name -> spanpool.engine.v1.Caller
+	24, // 21: spanpool.engine.v1.RegisterDeviceRequest.caller:type_name -> spanpool.engine.v1.Caller
+	34, // 22: spanpool.engine.v1.RegisterDeviceReply.region:type_name -> spanpool.engine.v1.Region
+	24, // 23: spanpool.engine.v1.NameKeysRequest.caller:type_name -> spanpool.engine.v1.Caller
+	24, // 24: spanpool.engine.v1.DropKeysRequest.caller:type_name -> spanpool.engine.v1.Caller
+	43, // 25: spanpool.engine.v1.Part.keys:type_name -> spanpool.engine.v1.Keys
+	45, // 26: spanpool.engine.v1.Part.pattern:type_name -> spanpool.engine.v1.Pattern
+	46, // 27: spanpool.engine.v1.Part.lists:type_name -> spanpool.engine.v1.RangeLists
+	24, // 28: spanpool.engine.v1.BatchExistsRequest.caller:type_name -> spanpool.engine.v1.Caller
+	43, // 29: spanpool.engine.v1.BatchExistsRequest.keys:type_name -> spanpool.engine.v1.Keys
+	24, // 30: spanpool.engine.v1.BatchGetRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
+	44, // 31: spanpool.engine.v1.BatchGetRangesRequest.parts:type_name -> spanpool.engine.v1.Part
+	24, // 32: spanpool.engine.v1.BatchPutRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
+	44, // 33: spanpool.engine.v1.BatchPutRangesRequest.parts:type_name -> spanpool.engine.v1.Part
+	0,  // 34: spanpool.engine.v1.RangesReply.status:type_name -> spanpool.engine.v1.KeyStatus
+	1,  // 35: spanpool.engine.v1.RangesReply.source:type_name -> spanpool.engine.v1.Source
+	52, // 36: spanpool.engine.v1.RangesReply.failures:type_name -> spanpool.engine.v1.KeyFailure
+	24, // 37: spanpool.engine.v1.OpenReadRequest.caller:type_name -> spanpool.engine.v1.Caller
+	24, // 38: spanpool.engine.v1.ReadRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
+	44, // 39: spanpool.engine.v1.ReadRangesRequest.parts:type_name -> spanpool.engine.v1.Part
+	24, // 40: spanpool.engine.v1.CloseReadRequest.caller:type_name -> spanpool.engine.v1.Caller
+	24, // 41: spanpool.engine.v1.OpenWriteRequest.caller:type_name -> spanpool.engine.v1.Caller
+	43, // 42: spanpool.engine.v1.OpenWriteRequest.keys:type_name -> spanpool.engine.v1.Keys
+	0,  // 43: spanpool.engine.v1.OpenWriteReply.status:type_name -> spanpool.engine.v1.KeyStatus
+	52, // 44: spanpool.engine.v1.OpenWriteReply.failures:type_name -> spanpool.engine.v1.KeyFailure
+	24, // 45: spanpool.engine.v1.WriteRangesRequest.caller:type_name -> spanpool.engine.v1.Caller
+	44, // 46: spanpool.engine.v1.WriteRangesRequest.parts:type_name -> spanpool.engine.v1.Part
+	24, // 47: spanpool.engine.v1.CommitRequest.caller:type_name -> spanpool.engine.v1.Caller
+	43, // 48: spanpool.engine.v1.CommitRequest.keys:type_name -> spanpool.engine.v1.Keys
+	24, // 49: spanpool.engine.v1.AbortRequest.caller:type_name -> spanpool.engine.v1.Caller
+	24, // 50: spanpool.engine.v1.QuiesceRequest.caller:type_name -> spanpool.engine.v1.Caller
+	24, // 51: spanpool.engine.v1.StatsRequest.caller:type_name -> spanpool.engine.v1.Caller
+	74, // 52: spanpool.engine.v1.StatsReply.counts:type_name -> spanpool.engine.v1.StatsReply.CountsEntry
+	75, // 53: spanpool.engine.v1.StatsReply.client:type_name -> spanpool.engine.v1.StatsReply.ClientEntry
+	70, // 54: spanpool.engine.v1.EventsReply.events:type_name -> spanpool.engine.v1.Event
+	2,  // 55: spanpool.engine.v1.Event.kind:type_name -> spanpool.engine.v1.EventKind
+	5,  // 56: spanpool.engine.v1.Engine.Put:input_type -> spanpool.engine.v1.PutRequest
+	8,  // 57: spanpool.engine.v1.Engine.Get:input_type -> spanpool.engine.v1.GetRequest
+	10, // 58: spanpool.engine.v1.Engine.Exists:input_type -> spanpool.engine.v1.ExistsRequest
+	12, // 59: spanpool.engine.v1.Engine.Remove:input_type -> spanpool.engine.v1.RemoveRequest
+	15, // 60: spanpool.engine.v1.Engine.Size:input_type -> spanpool.engine.v1.SizeRequest
+	17, // 61: spanpool.engine.v1.Engine.Status:input_type -> spanpool.engine.v1.StatusRequest
+	19, // 62: spanpool.engine.v1.Engine.Peers:input_type -> spanpool.engine.v1.PeersRequest
+	25, // 63: spanpool.engine.v1.Engine.Hello:input_type -> spanpool.engine.v1.HelloRequest
+	35, // 64: spanpool.engine.v1.Engine.Deregister:input_type -> spanpool.engine.v1.DeregisterRequest
+	37, // 65: spanpool.engine.v1.Engine.RegisterDevice:input_type -> spanpool.engine.v1.RegisterDeviceRequest
+	39, // 66: spanpool.engine.v1.Engine.NameKeys:input_type -> spanpool.engine.v1.NameKeysRequest
+	41, // 67: spanpool.engine.v1.Engine.DropKeys:input_type -> spanpool.engine.v1.DropKeysRequest
+	47, // 68: spanpool.engine.v1.Engine.BatchExists:input_type -> spanpool.engine.v1.BatchExistsRequest
+	49, // 69: spanpool.engine.v1.Engine.BatchGetRanges:input_type -> spanpool.engine.v1.BatchGetRangesRequest
+	50, // 70: spanpool.engine.v1.Engine.BatchPutRanges:input_type -> spanpool.engine.v1.BatchPutRangesRequest
+	53, // 71: spanpool.engine.v1.Engine.OpenRead:input_type -> spanpool.engine.v1.OpenReadRequest
+	55, // 72: spanpool.engine.v1.Engine.ReadRanges:input_type -> spanpool.engine.v1.ReadRangesRequest
+	56, // 73: spanpool.engine.v1.Engine.CloseRead:input_type -> spanpool.engine.v1.CloseReadRequest
+	58, // 74: spanpool.engine.v1.Engine.OpenWrite:input_type -> spanpool.engine.v1.OpenWriteRequest
+	60, // 75: spanpool.engine.v1.Engine.WriteRanges:input_type -> spanpool.engine.v1.WriteRangesRequest
+	61, // 76: spanpool.engine.v1.Engine.Commit:input_type -> spanpool.engine.v1.CommitRequest
+	62, // 77: spanpool.engine.v1.Engine.Abort:input_type -> spanpool.engine.v1.AbortRequest
+	64, // 78: spanpool.engine.v1.Engine.Quiesce:input_type -> spanpool.engine.v1.QuiesceRequest
+	66, // 79: spanpool.engine.v1.Engine.Stats:input_type -> spanpool.engine.v1.StatsRequest
+	68, // 80: spanpool.engine.v1.Engine.Events:input_type -> spanpool.engine.v1.EventsRequest
+	7,  // 81: spanpool.engine.v1.Engine.Put:output_type -> spanpool.engine.v1.PutReply
+	9,  // 82: spanpool.engine.v1.Engine.Get:output_type -> spanpool.engine.v1.GetReply
+	11, // 83: spanpool.engine.v1.Engine.Exists:output_type -> spanpool.engine.v1.ExistsReply
+	13, // 84: spanpool.engine.v1.Engine.Remove:output_type -> spanpool.engine.v1.RemoveReply
+	16, // 85: spanpool.engine.v1.Engine.Size:output_type -> spanpool.engine.v1.SizeReply
+	18, // 86: spanpool.engine.v1.Engine.Status:output_type -> spanpool.engine.v1.StatusReply
+	20, // 87: spanpool.engine.v1.Engine.Peers:output_type -> spanpool.engine.v1.PeersReply
+	26, // 88: spanpool.engine.v1.Engine.Hello:output_type -> spanpool.engine.v1.HelloReply
+	36, // 89: spanpool.engine.v1.Engine.Deregister:output_type -> spanpool.engine.v1.DeregisterReply
+	38, // 90: spanpool.engine.v1.Engine.RegisterDevice:output_type -> spanpool.engine.v1.RegisterDeviceReply
+	40, // 91: spanpool.engine.v1.Engine.NameKeys:output_type -> spanpool.engine.v1.NameKeysReply
+	42, // 92: spanpool.engine.v1.Engine.DropKeys:output_type -> spanpool.engine.v1.DropKeysReply
+	48, // 93: spanpool.engine.v1.Engine.BatchExists:output_type -> spanpool.engine.v1.BatchExistsReply
+	51, // 94: spanpool.engine.v1.Engine.BatchGetRanges:output_type -> spanpool.engine.v1.RangesReply
+	51, // 95: spanpool.engine.v1.Engine.BatchPutRanges:output_type -> spanpool.engine.v1.RangesReply
+	54, // 96: spanpool.engine.v1.Engine.OpenRead:output_type -> spanpool.engine.v1.OpenReadReply
+	51, // 97: spanpool.engine.v1.Engine.ReadRanges:output_type -> spanpool.engine.v1.RangesReply
+	57, // 98: spanpool.engine.v1.Engine.CloseRead:output_type -> spanpool.engine.v1.CloseReadReply
+	59, // 99: spanpool.engine.v1.Engine.OpenWrite:output_type -> spanpool.engine.v1.OpenWriteReply
+	51, // 100: spanpool.engine.v1.Engine.WriteRanges:output_type -> spanpool.engine.v1.RangesReply
+	51, // 101: spanpool.engine.v1.Engine.Commit:output_type -> spanpool.engine.v1.RangesReply
+	63, // 102: spanpool.engine.v1.Engine.Abort:output_type -> spanpool.engine.v1.AbortReply
+	65, // 103: spanpool.engine.v1.Engine.Quiesce:output_type -> spanpool.engine.v1.QuiesceReply
+	67, // 104: spanpool.engine.v1.Engine.Stats:output_type -> spanpool.engine.v1.StatsReply
+	69, // 105: spanpool.engine.v1.Engine.Events:output_type -> spanpool.engine.v1.EventsReply
+	81, // [81:106] is the sub-list for method output_type
+	56, // [56:81] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_spanpool_engine_v1_engine_proto_init() }
@@ -5046,24 +5143,24 @@ func file_spanpool_engine_v1_engine_proto_init() {
 	if File_spanpool_engine_v1_engine_proto != nil {
 		return
 	}
-	file_spanpool_engine_v1_engine_proto_msgTypes[25].OneofWrappers = []any{
+	file_spanpool_engine_v1_engine_proto_msgTypes[26].OneofWrappers = []any{
 		(*DescriptorRequest_Attach)(nil),
 		(*DescriptorRequest_RegisterFile)(nil),
 		(*DescriptorRequest_Allocate)(nil),
 	}
-	file_spanpool_engine_v1_engine_proto_msgTypes[40].OneofWrappers = []any{
+	file_spanpool_engine_v1_engine_proto_msgTypes[41].OneofWrappers = []any{
 		(*Part_Pattern)(nil),
 		(*Part_Lists)(nil),
 	}
-	file_spanpool_engine_v1_engine_proto_msgTypes[46].OneofWrappers = []any{}
-	file_spanpool_engine_v1_engine_proto_msgTypes[64].OneofWrappers = []any{}
+	file_spanpool_engine_v1_engine_proto_msgTypes[47].OneofWrappers = []any{}
+	file_spanpool_engine_v1_engine_proto_msgTypes[65].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_spanpool_engine_v1_engine_proto_rawDesc), len(file_spanpool_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   71,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
