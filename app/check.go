@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
@@ -40,8 +39,8 @@ func checkColumn(what string, n, keys int) error {
 }
 
 // malformed fails every key of a call.
-func (n *Node) malformed(count []atomic.Uint64, out []ports.Result, err error) error {
-	count[ports.Invalid].Add(uint64(len(out)))
+func (n *Node) malformed(kind ports.BatchKind, out []ports.Result, err error) error {
+	n.counters.keys(kind, ports.FromNowhere, ports.Invalid, len(out))
 	return refuseAll(out, ports.Invalid, err)
 }
 

@@ -226,9 +226,51 @@ func (n *node) stop() {
 	n.ep.Stop()
 	require.NoError(n.w.t, n.Close())
 	s := n.Node.Stats()
+	n.w.conserved(n.id, s)
 	require.Zero(n.w.t, s.Calls, "%s: calls after Close", n.id)
 	require.Zero(n.w.t, s.Table.Pins, "%s: pins after Close", n.id)
 	n.down = true
+}
+
+// conserved is what adds up in the counts of every node at rest, whatever was done to it.
+func (w *world) conserved(id ports.PeerID, s ports.Stats) {
+	w.t.Helper()
+	sum := func(of ...uint64) (all uint64) {
+		for _, v := range of {
+			all += v
+		}
+		return all
+	}
+	outcomes := func(kinds ...ports.BatchKind) (by [ports.NumSources][ports.NumOutcomes]uint64) {
+		for _, k := range kinds {
+			for route := range by {
+				for o := range by[route] {
+					by[route][o] += s.Outcomes[k][route][o]
+				}
+			}
+		}
+		return by
+	}
+	gets, puts := outcomes(ports.BatchGetRanges, ports.BatchGetWhole), outcomes(ports.BatchPutRanges, ports.BatchPutWhole)
+	var asked, given, done, stored, existed uint64
+	for route := range gets {
+		asked, given = asked+sum(gets[route][:]...), given+sum(puts[route][:]...)
+		require.Equal(w.t, s.GetSources[route], gets[route][ports.OutcomeDone], "%s: hits by route %s", id, ports.Source(route))
+		done, stored, existed = done+gets[route][ports.OutcomeDone], stored+puts[route][ports.OutcomeDone], existed+puts[route][ports.OutcomeExists]
+	}
+	require.Equal(w.t, sum(s.GetKeys[:]...), asked, "%s: asked = hits + each kind of failure", id)
+	require.Equal(w.t, sum(s.PutKeys[:]...), given, "%s: given = stored + existed + each kind of failure", id)
+	require.Equal(w.t, [3]uint64{s.GetKeys[ports.Hit], s.PutKeys[ports.Stored], s.PutKeys[ports.Exists]}, [3]uint64{done, stored, existed},
+		"%s: outcomes and statuses", id)
+	require.Equal(w.t, s.PullQueued, s.PullDone+s.PullDropped+s.PullFailed, "%s: queued = done + dropped + failed", id)
+	require.Equal(w.t, s.Wire[ports.PurposeGet]+s.Wire[ports.PurposePull], s.NeededBytes+s.DuplicateBytes, "%s: get + pull = needed + duplicate", id)
+	var wire [ports.NumPurposes]uint64
+	for _, p := range s.Peers {
+		for i, n := range p.Wire {
+			wire[i] += n
+		}
+	}
+	require.Equal(w.t, s.Wire, wire, "%s: what crossed, crossed to some peer", id)
 }
 
 // restart is another start on the same memory, which holds nothing any more.
@@ -298,7 +340,6 @@ func (w *world) end() {
 	for _, n := range w.alive() {
 		s := n.Stats()
 		require.Zero(w.t, s.Table.Pins, "%s: pins at rest", n.id)
-		require.Equal(w.t, s.PullQueued, s.PullDone+s.PullFailed, "%s: pulls that were queued and that ended", n.id)
 		require.NoError(w.t, n.Clear(context.Background()))
 	}
 	for _, n := range w.alive() {

@@ -77,7 +77,10 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	for _, r := range fl.runs {
 		claimed.Remove(r)
 		if ok {
-			n.counters.duplicate.Add(held.Overlap(r))
+			if again := held.Overlap(r); by != domain.LocalFromArena { // what is in the arena crossed before, and counted
+				n.counters.duplicate.Add(again)
+				n.counters.needed.Add(r.Len - again)
+			}
 			held.Add(r)
 		}
 	}

@@ -229,7 +229,7 @@ func (c *getCall) reset() {
 // BatchGetRanges reads ranges of many keys.
 func (n *Node) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
 	if err := checkGet(g, len(out)); err != nil {
-		return n.malformed(n.counters.getKeys[:], out, err)
+		return n.malformed(ports.BatchGetRanges, out, err)
 	}
 	c, err := n.beginGet()
 	if err != nil {
@@ -239,7 +239,7 @@ func (n *Node) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []port
 	c.kind = ports.BatchGetRanges
 	if err := c.begin(g.Session); err != nil {
 		n.endGet(c)
-		return n.malformed(n.counters.getKeys[:], out, err)
+		return n.malformed(ports.BatchGetRanges, out, err)
 	}
 	for i := range g.Keys {
 		r := rows(g.End, i)
@@ -252,7 +252,7 @@ func (n *Node) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []port
 // BatchGet reads whole objects: ranges of length Whole. Only it asks cache_remote_fetches.
 func (n *Node) BatchGet(ctx context.Context, w *ports.WholeBatch, out []ports.Result) error {
 	if err := checkWhole(w, len(out)); err != nil {
-		return n.malformed(n.counters.getKeys[:], out, err)
+		return n.malformed(ports.BatchGetWhole, out, err)
 	}
 	c, err := n.beginGet()
 	if err != nil {
@@ -262,7 +262,7 @@ func (n *Node) BatchGet(ctx context.Context, w *ports.WholeBatch, out []ports.Re
 	c.kind = ports.BatchGetWhole
 	if err := c.begin(0); err != nil {
 		n.endGet(c)
-		return n.malformed(n.counters.getKeys[:], out, err)
+		return n.malformed(ports.BatchGetWhole, out, err)
 	}
 	for _, t := range w.Targets {
 		c.own = append(c.own, domain.Range{Len: domain.Whole, Region: t.Region, RegionOff: t.Off})
@@ -551,6 +551,7 @@ func (c *getCall) abandon() {
 	}
 	c.dropRoundsLocked(dropped, errAtEnd(cause))
 	for _, u := range c.landUnits { // they came with the last word, and nobody copies them out
+		n.counters.duplicate.Add(c.units[u].Len)
 		c.unitGoneLocked(u)
 	}
 	c.landUnits = c.landUnits[:0]
@@ -631,7 +632,7 @@ func (c *getCall) finishLocked(i int, s ports.Status, err error) {
 		n.counters.getSources[k.source].Add(1)
 		c.rememberLocked(i, k)
 	}
-	n.counters.getKeys[s].Add(1)
+	n.counters.keys(c.kind, k.source, s, 1)
 	c.dropSlotLocked(k)
 	c.setViewLocked(k, nil)
 }

@@ -121,6 +121,7 @@ func (c *getCall) copiedLocked(j *copyJob, err error, now domain.Instant) {
 	}
 	switch {
 	case j.unit != noUnit:
+		c.n.counters.arrived(c.units[j.unit].Len, err)
 		c.unitGoneLocked(j.unit)
 		k.waits--
 		c.settleLocked(int(j.key))

@@ -239,6 +239,9 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 		}
 	}
 	if c.abandoned || k.stage == stageDone {
+		if !late && done.Err == nil && (o.direct || o.unit != noUnit) {
+			n.counters.duplicate.Add(o.bytes)
+		}
 		if o.unit != noUnit && !late && done.Err == nil {
 			c.unitGoneLocked(o.unit)
 		}
@@ -251,6 +254,9 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 		k.opErr = done.Err
 	default:
 		k.fetched += o.bytes
+		if o.direct {
+			n.counters.needed.Add(o.bytes)
+		}
 		if o.unit != noUnit {
 			c.landUnits = append(c.landUnits, o.unit)
 			return // it counts as waiting until it is copied out

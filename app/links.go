@@ -27,8 +27,8 @@ func (l *lane) alive() bool {
 
 // linkCounts is what a transport's links to one peer have done.
 type linkCounts struct {
-	wire [ports.NumPurposes]uint64
-	lost uint64 // links that ended while the connection went on by another
+	wire, thrown [ports.NumPurposes]uint64
+	lost         uint64 // links that ended while the connection went on by another
 }
 
 func (p *peer) newConn() *conn {
@@ -181,6 +181,7 @@ func (p *peer) countsLocked(kind ports.TransportKind) linkCounts {
 func (c *linkCounts) add(s ports.LinkStats) {
 	for i, b := range s.Bytes {
 		c.wire[i] += b
+		c.thrown[i] += s.Thrown[i]
 	}
 }
 

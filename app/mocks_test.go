@@ -217,12 +217,17 @@ func (s *scripted) link(to ports.PeerID) ports.Link {
 	m := mocks.NewMockLink(s.ctrl)
 	done := make(chan struct{})
 	m.EXPECT().Done().AnyTimes().Return((<-chan struct{})(done))
-	m.EXPECT().Counts().AnyTimes()
+	var counts ports.LinkStats
+	m.EXPECT().Counts().AnyTimes().DoAndReturn(func() ports.LinkStats {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return counts
+	})
 	m.EXPECT().Cancel(gomock.Any(), gomock.Any()).AnyTimes()
 	m.EXPECT().Close().AnyTimes().DoAndReturn(sync.OnceValue(func() error { close(done); return nil }))
 	m.EXPECT().Submit(gomock.Any(), gomock.Any()).AnyTimes().DoAndReturn(func(b *ports.Batch, q *ports.Completions) error {
 		for _, op := range b.Ops {
-			s.submit(submitted{to, op, slices.Clone(b.Segments[op.First : op.First+op.Count])}, q)
+			s.submit(submitted{to, op, slices.Clone(b.Segments[op.First : op.First+op.Count])}, q, &counts)
 		}
 		return nil
 	})
@@ -230,7 +235,7 @@ func (s *scripted) link(to ports.PeerID) ports.Link {
 }
 
 // submit moves an op's bytes, now or later, or fails it.
-func (s *scripted) submit(o submitted, q *ports.Completions) {
+func (s *scripted) submit(o submitted, q *ports.Completions, counts *ports.LinkStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ops = append(s.ops, o)
@@ -244,7 +249,7 @@ func (s *scripted) submit(o submitted, q *ports.Completions) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err == nil {
-			s.move(o)
+			counts.Bytes[o.op.Purpose] += s.move(o)
 		}
 		s.flying--
 		q.Post(ports.Completion{Tag: o.op.Tag, At: s.w.clock.Now(), Err: err})
@@ -256,7 +261,7 @@ func (s *scripted) submit(o submitted, q *ports.Completions) {
 	go end()
 }
 
-func (s *scripted) move(o submitted) {
+func (s *scripted) move(o submitted) (bytes uint64) {
 	p := s.peers[o.peer]
 	for _, g := range o.segments {
 		here := g.Local.(ports.HostRegion).Bytes()[g.LocalOff : g.LocalOff+g.Len]
@@ -266,7 +271,9 @@ func (s *scripted) move(o submitted) {
 		} else {
 			copy(here, there)
 		}
+		bytes += g.Len
 	}
+	return bytes
 }
 
 func (s *scripted) writer() ports.PeerWriter {

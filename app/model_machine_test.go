@@ -392,7 +392,7 @@ func (m *model) finish() {
 			keys += c
 		}
 		require.Equal(m.w.t, m.asked[n.Node], keys, "%s: keys that were asked for, and statuses %v", n.id, s.GetKeys)
-		require.Equal(m.w.t, s.PullQueued, s.PullDone+s.PullFailed+s.PullWaiting, "%s: pulls", n.id)
+		require.Equal(m.w.t, s.PullQueued, s.PullDone+s.PullDropped+s.PullFailed+s.PullWaiting, "%s: pulls", n.id)
 	}
 	for _, c := range m.ended {
 		for i, r := range c.reads {

@@ -54,6 +54,13 @@ func walkSeries(name string, v reflect.Value, emit func(string, reflect.Value)) 
 }
 
 func placeName(array string, i int) string {
+	if name, depth := strings.CutPrefix(array, "Outcomes"); depth {
+		return [3]func(int) string{
+			func(i int) string { return ports.BatchKind(i).String() },
+			func(i int) string { return ports.Source(i).String() },
+			func(i int) string { return ports.Outcome(i).String() },
+		}[strings.Count(name, "[")](i)
+	}
 	switch array {
 	case "GetKeys", "PutKeys":
 		return ports.Status(i).String()
@@ -70,7 +77,7 @@ func placeName(array string, i int) string {
 }
 
 // notApplicable are places of arrays that no operation can move, by what they mean.
-var notApplicable = map[string]string{
+var notApplicable = withOutcomes(map[string]string{
 	"GetKeys[none]":       "no finished call returns it",
 	"GetKeys[stored]":     "of puts",
 	"GetKeys[exists]":     "of puts",
@@ -86,6 +93,21 @@ var notApplicable = map[string]string{
 	"InstalledBytes[0]":   "LocalNot is no way of becoming local",
 	"Table.Slots[free]":   "a free slot is not counted",
 	"Table.Pages[free]":   "pages of free slots are PagesFree",
+})
+
+// withOutcomes adds the places of Outcomes that no key can end in.
+func withOutcomes(all map[string]string) map[string]string {
+	for k := range ports.NumBatchKinds {
+		for route := range ports.NumSources {
+			for o := range ports.NumOutcomes {
+				name := fmt.Sprintf("Outcomes[%s][%s][%s]", k, route, o)
+				if !ports.CanEnd(k, route, o) {
+					all[name] = "no key can end so"
+				}
+			}
+		}
+	}
+	return all
 }
 
 // notYet are series whose machinery comes with another issue.

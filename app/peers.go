@@ -432,8 +432,9 @@ func (p *peer) stats() ports.PeerStats {
 	for _, t := range p.n.p.Transports {
 		all := p.countsLocked(t.Kind())
 		s.Transports = append(s.Transports, ports.TransportStats{Kind: t.Kind(), Wire: all.wire, Lost: all.lost})
-		for i, b := range all.wire {
-			s.Wire[i] += b
+		for i := range all.wire {
+			s.Wire[i] += all.wire[i]
+			s.Thrown[i] += all.thrown[i]
 		}
 	}
 	return s

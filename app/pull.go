@@ -99,6 +99,7 @@ func (n *Node) pullLocked(v *view, f *fill) *pullJob {
 		return nil
 	}
 	if len(p.queue) >= domain.PullQueueKeys {
+		n.counters.pullQueued.Add(1)
 		n.counters.pullDrops.Add(1)
 		n.counters.installFailure(ports.InstallQueueFull)
 		return nil

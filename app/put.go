@@ -12,8 +12,9 @@ import (
 // putKey is one key of a put, from check to result.
 type putKey struct {
 	done    bool
-	direct  bool   // remote: written from the caller's memory
-	lo, hi  uint32 // ranges, as places of the order
+	direct  bool         // remote: written from the caller's memory
+	route   ports.Source // by which its bytes go; FromNowhere: none have moved
+	lo, hi  uint32       // ranges, as places of the order
 	size    uint64
 	version domain.Version
 	slot    domain.SlotID // local: pending, pinned
@@ -38,8 +39,8 @@ type putCall struct {
 	spans     []domain.Span
 	flat      []domain.PageRef
 	byName    map[string]int
-	memories  []*memory                // the caller's, as borrowed
-	remotely  bool                     // to a peer
+	memories  []*memory // the caller's, as borrowed
+	kind      ports.BatchKind
 	moved     [ports.NumSources]uint64 // bytes that were stored
 	deadline  domain.Instant
 }
@@ -47,7 +48,7 @@ type putCall struct {
 // BatchPutRanges stores objects that the caller holds as ranges.
 func (n *Node) BatchPutRanges(ctx context.Context, p *ports.PutBatch, out []ports.Result) error {
 	if err := checkPut(p, len(out)); err != nil {
-		return n.malformed(n.counters.putKeys[:], out, err)
+		return n.malformed(ports.BatchPutRanges, out, err)
 	}
 	return n.put(ctx, ports.BatchPutRanges, p, out)
 }
@@ -55,7 +56,7 @@ func (n *Node) BatchPutRanges(ctx context.Context, p *ports.PutBatch, out []port
 // BatchPut stores whole objects.
 func (n *Node) BatchPut(ctx context.Context, w *ports.WholeBatch, out []ports.Result) error {
 	if err := checkWhole(w, len(out)); err != nil {
-		return n.malformed(n.counters.putKeys[:], out, err)
+		return n.malformed(ports.BatchPutWhole, out, err)
 	}
 	p := &ports.PutBatch{Namespace: w.Namespace, Keys: w.Keys, Regions: w.Regions, To: w.To}
 	for i, t := range w.Targets {
@@ -83,13 +84,13 @@ func (n *Node) put(ctx context.Context, kind ports.BatchKind, p *ports.PutBatch,
 	space, err := n.mu.spaces.intern(p.Namespace)
 	if err != nil {
 		n.mu.Unlock()
-		return n.malformed(n.counters.putKeys[:], out, err)
+		return n.malformed(kind, out, err)
 	}
 	memories := n.borrowLocked(p.Regions, nil)
 	n.mu.Unlock()
 	defer n.returnMemory(memories)
 	began := n.now()
-	c := &putCall{n: n, ctx: ctx, namespace: p.Namespace, space: space, names: p.Keys, ranges: p.Ranges, regions: p.Regions, out: out,
+	c := &putCall{n: n, ctx: ctx, kind: kind, namespace: p.Namespace, space: space, names: p.Keys, ranges: p.Ranges, regions: p.Regions, out: out,
 		keys: make([]putKey, len(p.Keys)), byName: make(map[string]int, len(p.Keys)), memories: memories, deadline: began.Add(n.cfg.CallTimeout)}
 	for r := range len(p.Regions) + 1 {
 		c.flat = append(c.flat, domain.PageRef{Buffer: uint32(r)})
@@ -105,7 +106,6 @@ func (n *Node) put(ctx context.Context, kind ports.BatchKind, p *ports.PutBatch,
 	if p.To == "" || p.To == n.self.ID {
 		c.local()
 	} else {
-		c.remotely = true
 		c.remote(p.To)
 	}
 	c.twins()
@@ -172,23 +172,15 @@ func (c *putCall) twins() {
 
 func (c *putCall) finish(i int, s ports.Status, err error) {
 	c.keys[i].done = true
+	if s == ports.Exists || s == ports.Conflict {
+		c.keys[i].route = ports.FromNowhere // what was written is not what is there
+	}
 	c.out[i] = ports.Result{Status: s, Size: c.keys[i].size, Err: err}
 	if s == ports.Stored {
 		c.out[i].Source = ports.FromLocal
-		c.moved[c.routeOf(&c.keys[i])] += c.keys[i].size
+		c.moved[c.keys[i].route] += c.keys[i].size
 	}
-	c.n.counters.putKeys[s].Add(1)
-}
-
-// routeOf is the way that a key's bytes went.
-func (c *putCall) routeOf(k *putKey) ports.Source {
-	switch {
-	case !c.remotely:
-		return ports.FromLocal
-	case k.direct:
-		return ports.FromDirect
-	}
-	return ports.FromArena
+	c.n.counters.keys(c.kind, c.keys[i].route, s, 1)
 }
 
 // local reserves, copies straight into the slots, and commits.
@@ -246,7 +238,7 @@ func (c *putCall) reserveLocked(i int, now domain.Instant) {
 		return
 	}
 	n.mu.table.Pin(id)
-	k.slot, k.layout = id, n.mu.table.Layout(id)
+	k.slot, k.layout, k.route = id, n.mu.table.Layout(id), ports.FromLocal
 }
 
 func (c *putCall) finishExisting(i int, size uint64) {

@@ -236,6 +236,7 @@ func (p *remotePut) packDirect(keys []int) {
 		if k.direct = p.registered(k, p.way.caps); !k.direct {
 			continue
 		}
+		k.route = ports.FromDirect
 		for off := uint64(0); off < k.size; {
 			if r == nil || r.len == putRoundBytes {
 				r = &putRound{direct: true}
@@ -266,6 +267,7 @@ func (p *remotePut) pack(keys []int) {
 			k.err = &putError{ports.NoSpace, fmt.Errorf("the link to %s cannot read that memory, and the put arena is off: %w", p.conn.peer.id, ports.ErrNoSpace)}
 			continue
 		}
+		k.route = ports.FromArena
 		for off := uint64(0); off < k.size; {
 			if r == nil || r.len >= half {
 				r = &putRound{}

@@ -14,6 +14,10 @@ const (
 	NumBatchKinds
 )
 
+var batchKindNames = [NumBatchKinds]string{"get_ranges", "get_whole", "put_ranges", "put_whole"}
+
+func (k BatchKind) String() string { return batchKindNames[k] }
+
 // BatchSample is a batch that has ended.
 type BatchSample struct {
 	Kind BatchKind

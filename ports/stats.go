@@ -52,12 +52,14 @@ func (d Downgrade) String() string { return downgradeNames[d] }
 type Stats struct {
 	GetKeys    [NumStatuses]uint64 // keys of gets by status
 	PutKeys    [NumStatuses]uint64
-	GetSources [NumSources]uint64 // hits by source
+	GetSources [NumSources]uint64                             // hits by source
+	Outcomes   [NumBatchKinds][NumSources][NumOutcomes]uint64 // keys of gets and puts by mode, route and outcome
 	GetCalls   uint64
 	PutCalls   uint64
 
 	Wire            [NumPurposes]uint64 // bytes, counted in the transports
-	DuplicateBytes  uint64              // landed on an extent that was held already, or thrown away
+	NeededBytes     uint64              // crossed and became a new extent here, or went to a caller
+	DuplicateBytes  uint64              // crossed and landed on an extent that was held already, or were thrown away; get + pull = needed + duplicate
 	CallerBytes     uint64              // copied into callers' memory
 	UnverifiedBytes uint64
 
@@ -69,7 +71,7 @@ type Stats struct {
 
 	FlightsJoined uint64
 
-	PullQueued  uint64 // accepted into the queue; = done + failed + waiting
+	PullQueued  uint64 // asked for; = done + dropped + failed + waiting
 	PullDone    uint64
 	PullFailed  uint64
 	PullDropped uint64 // the queue was full
@@ -101,6 +103,7 @@ type PeerStats struct {
 	Down      bool          // the breaker is open
 	Failure   error         // why the last dial or control call failed; nil since a hello that succeeded
 	Wire      [NumPurposes]uint64
+	Thrown    [NumPurposes]uint64 // of Wire, what came for ops that did not complete well
 
 	Transports []TransportStats // each of this node's, in the order of preference; their Wire add up to the peer's
 }
@@ -110,4 +113,45 @@ type TransportStats struct {
 	Kind TransportKind
 	Wire [NumPurposes]uint64
 	Lost uint64 // links that ended while the peer stayed connected by another transport
+}
+
+// Outcome is what became of a key, in short; its status says it in full.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OutcomeDone   Outcome = iota // a hit, or stored
+	OutcomeExists                // put: nothing was written
+	OutcomeFailed
+	NumOutcomes
+)
+
+var outcomeNames = [NumOutcomes]string{"done", "exists", "failed"}
+
+func (o Outcome) String() string { return outcomeNames[o] }
+
+// Outcome is what a status amounts to.
+func (s Status) Outcome() Outcome {
+	switch s {
+	case Hit, Stored:
+		return OutcomeDone
+	case Exists:
+		return OutcomeExists
+	}
+	return OutcomeFailed
+}
+
+// CanEnd reports whether a key of such a batch can have that outcome by that route: gets do not exist, slots are of fetches, what is
+// done went by some route, and what exists by none.
+func CanEnd(k BatchKind, route Source, o Outcome) bool {
+	get := k == BatchGetRanges || k == BatchGetWhole
+	switch {
+	case get && o == OutcomeExists, !get && route == FromSlot:
+		return false
+	case o == OutcomeDone:
+		return route != FromNowhere
+	case o == OutcomeExists:
+		return route == FromNowhere
+	}
+	return true
 }

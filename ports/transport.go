@@ -139,5 +139,8 @@ type Link interface {
 	Close() error
 }
 
-// LinkStats is counted where the bytes cross: bytes that arrived (reads) or were applied (writes).
-type LinkStats struct{ Bytes [NumPurposes]uint64 }
+// LinkStats is counted where the bytes cross, by purpose.
+type LinkStats struct {
+	Bytes  [NumPurposes]uint64 // that arrived (reads) or were applied (writes)
+	Thrown [NumPurposes]uint64 // those among them that were of ops which did not complete well, or came after these had ended
+}

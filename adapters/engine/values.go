@@ -48,7 +48,7 @@ func resultOf(r ports.Result) *enginev1.Result {
 func counts(s ports.Stats) map[string]uint64 {
 	m := map[string]uint64{
 		"get_calls": s.GetCalls, "put_calls": s.PutCalls,
-		"duplicate_bytes": s.DuplicateBytes, "caller_bytes": s.CallerBytes, "unverified_bytes": s.UnverifiedBytes, "put_bytes": s.PutBytes,
+		"needed_bytes": s.NeededBytes, "duplicate_bytes": s.DuplicateBytes, "caller_bytes": s.CallerBytes, "unverified_bytes": s.UnverifiedBytes, "put_bytes": s.PutBytes,
 		"flights_joined": s.FlightsJoined,
 		"pull.queued":    s.PullQueued, "pull.done": s.PullDone, "pull.failed": s.PullFailed, "pull.dropped": s.PullDropped, "pull.deduped": s.PullDeduped,
 		"leases.renewed": s.LeasesRenewed, "leases.stale": s.LeasesStale,

@@ -154,11 +154,21 @@ func (p *pair) freeLocked(o *op) {
 	p.mu.free = append(p.mu.free, o.id)
 }
 
+// moved is what of an op has been copied.
+func (o *op) moved() uint64 {
+	var all uint64
+	for i := range o.segs {
+		all += o.segs[i].Len
+	}
+	return all - o.left
+}
+
 // completeLocked posts an op's completion and lets go of everything that its caller lent. The record is the caller's to free.
 func (p *pair) completeLocked(o *op, now domain.Instant, err error) {
 	l := o.link
 	if err != nil {
 		err = l.ours.fail("op", l.theirs.start.ep.id, err)
+		l.stats.Thrown[o.why] += o.moved()
 	}
 	o.q.Post(ports.Completion{Tag: o.tag, At: now, Err: err})
 	o.link, o.q, o.segs, o.grant, o.doom = nil, nil, nil, nil, nil

@@ -407,7 +407,10 @@ func (c *lane) arrived(f *flight, k int) {
 	c.l.bytes[f.why].Add(uint64(k))
 	if f.op == nil {
 		c.l.thrown.Add(uint64(k))
+		c.l.lost[f.why].Add(uint64(k))
+		return
 	}
+	f.op.moved.Add(uint64(k))
 }
 
 // bodyStep is one call that does not wait.
@@ -443,6 +446,11 @@ func (l *Link) landed(c *lane, st status) {
 	o := f.op
 	if f.dir == ports.Write && st == statusOK {
 		l.bytes[f.why].Add(uint64(f.bytes))
+		if o != nil {
+			o.moved.Add(uint64(f.bytes))
+		} else {
+			l.lost[f.why].Add(uint64(f.bytes))
+		}
 	}
 	c.asked -= uint64(f.bytes)
 	f.op = nil

@@ -32,6 +32,7 @@ type Link struct {
 
 	bytes           [ports.NumPurposes]atomic.Uint64
 	framing, thrown atomic.Uint64
+	lost            [ports.NumPurposes]atomic.Uint64 // bytes of ops that did not complete well, thrown included
 
 	// mu guards the ops and what is on the lanes. Sockets are read and written without it.
 	mu struct {
@@ -65,6 +66,7 @@ type op struct {
 	off        uint64          // bytes of segs[at] that are drawn
 	left       uint64          // bytes that are not drawn
 	flying     int             // requests that are on lanes and not disowned
+	moved      atomic.Uint64   // bytes that arrived for it, or were applied; added to by lanes
 	err        error           // what it will complete with
 }
 
@@ -136,7 +138,7 @@ func (l *Link) admitLocked(b *ports.Batch, in *ports.Op, q *ports.Completions, n
 		return
 	}
 	o := l.newOpLocked()
-	*o = op{live: true, q: q, tag: in.Tag, dir: in.Dir, why: in.Purpose, token: &in.Grant, until: until, segs: segs, left: bytes}
+	o.live, o.q, o.tag, o.dir, o.why, o.token, o.until, o.segs, o.left = true, q, in.Tag, in.Dir, in.Purpose, &in.Grant, until, segs, bytes
 	l.enqueueLocked(o)
 	if l.mu.earliest == 0 || until < l.mu.earliest {
 		l.mu.earliest = until
@@ -236,6 +238,9 @@ func (l *Link) completeLocked(o *op, now domain.Instant, err error) {
 	if o.flying > 0 {
 		l.disownLocked(o, (*lane).disown)
 	}
+	if err != nil {
+		l.lost[o.why].Add(o.moved.Load())
+	}
 	l.post(o.q, o.tag, now, err)
 	*o = op{}
 	l.mu.free = append(l.mu.free, o)
@@ -303,6 +308,7 @@ func (o *op) names(h ports.HostRegion) bool {
 func (l *Link) Counts() ports.LinkStats {
 	var s ports.LinkStats
 	for i := range s.Bytes {
+		s.Thrown[i] = l.lost[i].Load() // first: no more is thrown away than had come
 		s.Bytes[i] = l.bytes[i].Load()
 	}
 	return s

@@ -82,17 +82,18 @@ type batchFamily struct {
 
 var (
 	modes     = [2]string{"ranges", "whole"}
+	getKinds  = [2]ports.BatchKind{ports.BatchGetRanges, ports.BatchGetWhole}
+	putKinds  = [2]ports.BatchKind{ports.BatchPutRanges, ports.BatchPutWhole}
 	putRoutes = namesOf(ports.NumSources, ports.Source.String, ports.FromNowhere, ports.FromSlot)
 )
 
 func (b *batches) families() []batchFamily {
-	gets, puts := [2]ports.BatchKind{ports.BatchGetRanges, ports.BatchGetWhole}, [2]ports.BatchKind{ports.BatchPutRanges, ports.BatchPutWhole}
 	const ns = 1e-9
 	return []batchFamily{
-		{"get.duration", "s", "Time of gets that were hits, for each route that moved a byte.", gets, sources, &b.durations, durationBounds, ns},
-		{"get.rate", "By/s", "Bytes of a route over the time of its get.", gets, sources, &b.rates, rateBounds, 1},
-		{"put.duration", "s", "Time of puts that stored, for each route that moved a byte.", puts, putRoutes, &b.durations, durationBounds, ns},
-		{"put.rate", "By/s", "Bytes of a route over the time of its put.", puts, putRoutes, &b.rates, rateBounds, 1},
+		{"get.duration", "s", "Time of gets that were hits, for each route that moved a byte.", getKinds, sources, &b.durations, durationBounds, ns},
+		{"get.rate", "By/s", "Bytes of a route over the time of its get.", getKinds, sources, &b.rates, rateBounds, 1},
+		{"put.duration", "s", "Time of puts that stored, for each route that moved a byte.", putKinds, putRoutes, &b.durations, durationBounds, ns},
+		{"put.rate", "By/s", "Bytes of a route over the time of its put.", putKinds, putRoutes, &b.rates, rateBounds, 1},
 	}
 }
 

@@ -19,7 +19,9 @@ var (
 	causes      = []string{domain.DoomAbort: "abort", domain.DoomDeadline: "deadline", domain.DoomEvicted: "evicted", domain.DoomPressure: "pressure",
 		domain.DoomCleared: "cleared", domain.DoomRemoved: "removed", domain.DoomLost: "lost", domain.DoomVersionGone: "version_gone",
 		domain.DoomCorrupt: "corrupt", domain.DoomFailed: "failed"}
-	arenas = []string{"get", "put"}
+	arenas      = []string{"get", "put"}
+	getOutcomes = [ports.NumOutcomes]string{ports.OutcomeDone: "hit", ports.OutcomeFailed: "failed"}
+	putOutcomes = [ports.NumOutcomes]string{ports.OutcomeDone: "stored", ports.OutcomeExists: "exists", ports.OutcomeFailed: "failed"}
 )
 
 // poolFamilies is everything in ports.Stats.
@@ -41,6 +43,10 @@ func callFamilies() []Family {
 			Read: each(putStatuses, func(s *ports.Stats) []uint64 { return s.PutKeys[:] })},
 		{Name: "get.hits", Help: "Keys of gets that were hits, by the way their bytes came.", Labels: []string{"source"},
 			Read: each(sources, func(s *ports.Stats) []uint64 { return s.GetSources[:] })},
+		{Name: "get.outcomes", Help: "Keys of gets by form of the call, way of their bytes (of a failure: the last that was tried), and outcome.",
+			Labels: []string{"mode", "route", "outcome"}, Read: outcomes(getKinds, getOutcomes)},
+		{Name: "put.outcomes", Help: "Keys of puts by form of the call, way of their bytes (nowhere: none moved), and outcome.",
+			Labels: []string{"mode", "route", "outcome"}, Read: outcomes(putKinds, putOutcomes)},
 		{Name: "flights.joined", Help: "Times a call waited for a fetch of another one instead of fetching the same bytes.",
 			Read: one(func(s *ports.Stats) uint64 { return s.FlightsJoined })},
 		{Name: "downgrades", Help: "Times a key took a lesser route than it could have, or an attempt was repeated.", Labels: []string{"reason"},
@@ -54,10 +60,27 @@ func callFamilies() []Family {
 	}
 }
 
+// outcomes reads what became of the keys of a direction. A place that nothing can take has no series.
+func outcomes(kinds [2]ports.BatchKind, names [ports.NumOutcomes]string) func(*ports.Stats, Emit) {
+	return func(s *ports.Stats, emit Emit) {
+		for m, kind := range kinds {
+			for route, of := range s.Outcomes[kind] {
+				for o, v := range of {
+					if names[o] != "" && ports.CanEnd(kind, ports.Source(route), ports.Outcome(o)) {
+						emit(v, modes[m], ports.Source(route).String(), names[o])
+					}
+				}
+			}
+		}
+	}
+}
+
 func byteFamilies() []Family {
 	return []Family{
 		{Name: "wire", Unit: Bytes, Help: "Bytes that crossed for this node's calls, counted in the transports.", Labels: []string{"purpose"},
 			Read: each(purposes, func(s *ports.Stats) []uint64 { return s.Wire[:] })},
+		{Name: "needed", Unit: Bytes, Help: "Bytes that crossed and became a new extent here or went to a caller.",
+			Read: one(func(s *ports.Stats) uint64 { return s.NeededBytes })},
 		{Name: "duplicate", Unit: Bytes, Help: "Bytes that crossed and were held already, or were thrown away.",
 			Read: one(func(s *ports.Stats) uint64 { return s.DuplicateBytes })},
 		{Name: "caller", Unit: Bytes, Help: "Bytes that gets copied into callers' memory.", Read: one(func(s *ports.Stats) uint64 { return s.CallerBytes })},
@@ -80,7 +103,7 @@ func localFamilies() []Family {
 
 func pullFamilies() []Family {
 	return []Family{
-		{Name: "pull.queued", Help: "Pulls that the queue accepted: those that are done, that failed, and that wait.",
+		{Name: "pull.queued", Help: "Pulls that were asked for: those that are done, that failed, that were dropped, and that wait.",
 			Read: one(func(s *ports.Stats) uint64 { return s.PullQueued })},
 		{Name: "pull.done", Help: "Pulls that ended well.", Read: one(func(s *ports.Stats) uint64 { return s.PullDone })},
 		{Name: "pull.failed", Help: "Pulls that failed.", Read: one(func(s *ports.Stats) uint64 { return s.PullFailed })},
@@ -159,6 +182,12 @@ func peerFamilies() []Family {
 					for i, purpose := range purposes {
 						emit(t.Wire[i], string(p.Peer.ID), string(t.Kind), purpose)
 					}
+				}
+			})},
+		{Name: "peer.thrown", Unit: Bytes, Help: "Bytes among those that came for transfers which had failed, were given up, or were too late.", Labels: []string{"peer", "purpose"},
+			Read: eachPeer(func(p *ports.PeerStats, emit Emit) {
+				for i, purpose := range purposes {
+					emit(p.Thrown[i], string(p.Peer.ID), purpose)
 				}
 			})},
 	}

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -134,6 +135,16 @@ func placeName(array string, i int) string {
 
 // TestEveryNumberOfStatsHasItsSeries: no number is left out, shown twice, or shown as another's.
 func TestEveryNumberOfStatsHasItsSeries(t *testing.T) {
+	unseen := maps.Clone(unseen)
+	for k := range ports.NumBatchKinds {
+		for route := range ports.NumSources {
+			for o := range ports.NumOutcomes {
+				if !ports.CanEnd(k, route, o) {
+					unseen[fmt.Sprintf("Outcomes[%d][%d][%d]", k, route, o)] = "no key can end so"
+				}
+			}
+		}
+	}
 	var c counted
 	next, names := uint64(1000), map[float64]string{}
 	fill("", reflect.ValueOf(&c.stats).Elem(), &next, names)
@@ -159,6 +170,10 @@ func TestEveryNumberOfStatsHasItsSeries(t *testing.T) {
 		"GetKeys[hit]": `spanpool_get_keys_total{status="hit"}`, "PutKeys[busy]": `spanpool_put_keys_total{status="busy"}`,
 		"GetSources[arena]": `spanpool_get_hits_total{source="arena"}`, "Wire[1]": `spanpool_wire_bytes_total{purpose="pull"}`,
 		"InstallFailures[5]": `spanpool_install_failures_total{reason="lease"}`, "InstalledBytes[3]": `spanpool_installed_bytes_total{way="pull"}`,
+		"Outcomes[1][4][2]": `spanpool_get_outcomes_total{mode="whole",outcome="failed",route="arena"}`,
+		"Outcomes[2][1][0]": `spanpool_put_outcomes_total{mode="ranges",outcome="stored",route="local"}`,
+		"Outcomes[3][0][1]": `spanpool_put_outcomes_total{mode="whole",outcome="exists",route="nowhere"}`,
+		"NeededBytes":       "spanpool_needed_bytes_total", "Peers.Thrown[1]": `spanpool_peer_thrown_bytes_total{peer="",purpose="pull"}`,
 		"Downgrades[6]": `spanpool_downgrades_total{reason="reset"}`, "Table.Doomed[7]": `spanpool_dooms_total{cause="version_gone"}`,
 		"ArenaUsed[1]": `spanpool_arena_used_bytes{direction="put"}`, "Table.Pages[filling]": `spanpool_slot_pages{state="filling"}`,
 		"Peers.Transports.Wire[2]": `spanpool_peer_wire_bytes_total{peer="",purpose="put",transport=""}`, "Table.PagesFree": "spanpool_pages_free",

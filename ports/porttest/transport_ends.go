@@ -58,6 +58,7 @@ func (x *exchange) roundTrip(t testing.TB) {
 
 func cancelledOpsCompleteOnceAndAreQuiet(t *testing.T, x *exchange) {
 	l := x.link(t)
+	var good uint64
 	for range 4 {
 		work, q := newLoad(t, x), ports.NewCompletions()
 		require.NoError(t, l.Submit(work.batch, q))
@@ -67,11 +68,39 @@ func cancelledOpsCompleteOnceAndAreQuiet(t *testing.T, x *exchange) {
 		}
 		l.Cancel(q, tags)
 		l.Cancel(q, tags) // twice changes nothing
-		quiet := work.check(t, takeAll(t, q, loadOps), ports.ErrCancelled)
+		done := takeAll(t, q, loadOps)
+		quiet := work.check(t, done, ports.ErrCancelled)
 		x.roundTrip(t)
 		noErrors(t, x.submit(t, l, x.reads([]ports.Segment{piece(0, 0, x.local(t, 8), 0, 8)})))
 		quiet()
+		good += 8 + goodBytes(work.batch, done)
 	}
+	require.NoError(t, l.Close())
+	requireNeeded(t, l, good)
+}
+
+// goodBytes is what the ops of a batch moved that completed well.
+func goodBytes(b *ports.Batch, done []ports.Completion) (sum uint64) {
+	for _, c := range done {
+		if c.Err == nil {
+			op := b.Ops[c.Tag]
+			for _, s := range b.Segments[op.First : op.First+op.Count] {
+				sum += s.Len
+			}
+		}
+	}
+	return sum
+}
+
+// requireNeeded wants that all that crossed a link which is closed was for ops that completed well, or is counted as thrown away.
+func requireNeeded(t *testing.T, l ports.Link, good uint64) {
+	t.Helper()
+	s := l.Counts()
+	var bytes, thrown uint64
+	for i := range s.Bytes {
+		bytes, thrown = bytes+s.Bytes[i], thrown+s.Thrown[i]
+	}
+	require.Equal(t, bytes, good+thrown, "bytes that crossed = those of ops that completed well + thrown away (%d)", thrown)
 }
 
 func cancelNamesOpsByQueueAndTag(t *testing.T, x *exchange) {
@@ -99,7 +128,9 @@ func closeCompletesEverythingAndIsQuiet(t *testing.T, x *exchange) {
 		require.NoError(t, l.Submit(work.batch, q))
 		require.NoError(t, l.Close())
 		require.Equal(t, loadOps, q.Len(), "completions when Close returned")
-		quiet := work.check(t, takeAll(t, q, loadOps), ports.ErrReset)
+		done := takeAll(t, q, loadOps)
+		quiet := work.check(t, done, ports.ErrReset)
+		requireNeeded(t, l, goodBytes(work.batch, done))
 		closedSoon(t, l.Done(), "Done is open after Close")
 		x.roundTrip(t)
 		quiet()

@@ -192,6 +192,7 @@ var unmoved = map[string]string{
 	"spanpool_memory_huge_bytes":       "the host may have no huge pages",
 	"spanpool_peer_breaker_open":       "the peer is up",
 	"spanpool_peer_failing":            "the peer is up",
+	"spanpool_peer_thrown_bytes_total": "app's and tcp's tests: transfers that fail",
 	"spanpool_peer_transports_refused": "there is one transport",
 	"spanpool_peer_links_lost_total":   "app's tests: a peer of two transports loses one",
 	"spanpool_pins":                    "nothing is under way when it looks",
@@ -248,7 +249,13 @@ func TestMetricsFollowWhatNodesDo(t *testing.T) {
 	}
 	for series, want := range map[string]float64{
 		`spanpool_get_keys_total{status="hit"}`: 3, `spanpool_get_keys_total{status="not_found"}`: 1, `spanpool_get_calls_total`: 4,
-		`spanpool_get_hits_total{source="local"}`: 1, `spanpool_get_hits_total{source="slot"}`: 2,
+		`spanpool_get_outcomes_total{mode="whole",outcome="hit",route="local"}`:      1,
+		`spanpool_get_outcomes_total{mode="whole",outcome="hit",route="slot"}`:       1,
+		`spanpool_get_outcomes_total{mode="whole",outcome="failed",route="nowhere"}`: 1,
+		`spanpool_get_outcomes_total{mode="ranges",outcome="hit",route="slot"}`:      1,
+		`spanpool_put_outcomes_total{mode="whole",outcome="stored",route="local"}`:   1,
+		`spanpool_put_outcomes_total{mode="whole",outcome="stored",route="arena"}`:   1,
+		`spanpool_get_hits_total{source="local"}`:                                    1, `spanpool_get_hits_total{source="slot"}`: 2,
 		`spanpool_put_keys_total{status="stored"}`: 2, `spanpool_put_bytes_total`: objectBytes,
 		`spanpool_wire_bytes_total{purpose="get"}`: objectBytes + 1000, `spanpool_wire_bytes_total{purpose="pull"}`: objectBytes - 1000,
 		`spanpool_wire_bytes_total{purpose="put"}`:                             objectBytes,
@@ -281,12 +288,15 @@ func conserved(t *testing.T, s *scrape, gets, puts float64) {
 	require.Equal(t, gets, s.sum("spanpool_get_keys_total"), "asked = hits + each kind of failure")
 	require.Equal(t, puts, s.sum("spanpool_put_keys_total"), "given = stored + each kind of failure")
 	require.Equal(t, s.values[`spanpool_get_keys_total{status="hit"}`], s.sum("spanpool_get_hits_total"), "every hit came from somewhere")
-	require.Equal(t, s.sum("spanpool_pull_queued_total"),
-		s.sum("spanpool_pull_done_total")+s.sum("spanpool_pull_failed_total")+s.sum("spanpool_pull_waiting"), "queued = done + failed + waiting")
+	require.Equal(t, gets, s.sum("spanpool_get_outcomes_total"), "by mode, route and outcome as many")
+	require.Equal(t, puts, s.sum("spanpool_put_outcomes_total"), "by mode, route and outcome as many")
+	require.Equal(t, s.sum("spanpool_pull_queued_total"), s.sum("spanpool_pull_done_total")+s.sum("spanpool_pull_dropped_total")+
+		s.sum("spanpool_pull_failed_total")+s.sum("spanpool_pull_waiting"), "queued = done + dropped + failed + waiting")
 	require.Equal(t, s.sum("spanpool_wire_bytes_total"), s.sum("spanpool_peer_wire_bytes_total"), "what crossed, crossed to some peer")
-	installed, put := s.sum("spanpool_installed_bytes_total"), s.values[`spanpool_wire_bytes_total{purpose="put"}`]
-	require.Equal(t, s.sum("spanpool_wire_bytes_total")-put, installed+s.sum("spanpool_duplicate_bytes_total"),
-		"get + pull = needed + duplicate, where every key becomes local")
+	put := s.values[`spanpool_wire_bytes_total{purpose="put"}`]
+	require.Equal(t, s.sum("spanpool_wire_bytes_total")-put, s.sum("spanpool_needed_bytes_total")+s.sum("spanpool_duplicate_bytes_total"),
+		"get + pull = needed + duplicate")
+	require.Equal(t, s.sum("spanpool_installed_bytes_total"), s.sum("spanpool_needed_bytes_total"), "every key has become local")
 	require.Equal(t, s.sum("spanpool_pages"), s.sum("spanpool_pages_free")+s.sum("spanpool_slot_pages"), "a page is free or a slot's")
 }
 

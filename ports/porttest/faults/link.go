@@ -37,6 +37,8 @@ type link struct {
 		ops  map[uint64]*op
 		last uint64 // id; 0 is the wake-up
 		dead bool
+
+		thrown [ports.NumPurposes]uint64 // bytes that the inner link moved for ops that then failed here
 	}
 }
 
@@ -47,6 +49,7 @@ type op struct {
 	v        Verdict
 	state    state
 	result   ports.Completion // when landed
+	moved    uint64           // bytes that the inner link moved for it, when landed and well
 }
 
 type state uint8
@@ -222,6 +225,15 @@ func (o *op) forInner(id uint64) ports.Op {
 	return n
 }
 
+// innerBytes is what the inner link was asked to move.
+func (o *op) innerBytes() (sum uint64) {
+	n := o.forInner(0)
+	for _, s := range o.segments[n.First : n.First+n.Count] {
+		sum += s.Len
+	}
+	return sum
+}
+
 // begin starts what did not go to the inner link with its batch.
 func (l *link) begin(id uint64, o *op) {
 	if o.Deadline != 0 {
@@ -267,6 +279,9 @@ func (l *link) land(id uint64, c ports.Completion) {
 		l.mu.Unlock()
 		return
 	}
+	if o.state == flying && c.Err == nil {
+		o.moved = o.innerBytes()
+	}
 	c.Tag, c.Err = o.Tag, orElse(o.v.Err, c.Err)
 	o.state, o.result = landed, c
 	l.mu.Unlock()
@@ -293,6 +308,9 @@ func (l *link) finish(err error, done func(uint64, *op) bool) (finished int) {
 		c := o.result
 		if err != nil {
 			c = ports.Completion{Tag: o.Tag, At: at, Err: err}
+		}
+		if c.Err != nil {
+			l.mu.thrown[o.Purpose] += o.moved
 		}
 		o.q.Post(c)
 		finished++
@@ -402,8 +420,18 @@ func (l *link) Cancel(q *ports.Completions, tags []uint64) {
 	v.After.run()
 }
 
-func (l *link) Counts() ports.LinkStats { return l.inner.Counts() }
-func (l *link) Done() <-chan struct{}   { return l.done }
+// Counts adds to what was thrown away what arrived for ops that were made to fail.
+func (l *link) Counts() ports.LinkStats {
+	s := l.inner.Counts()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, n := range l.mu.thrown {
+		s.Thrown[i] += n
+	}
+	return s
+}
+
+func (l *link) Done() <-chan struct{} { return l.done }
 
 // Close always closes, and waits for both goroutines.
 func (l *link) Close() error {
