@@ -19,6 +19,7 @@ type scattered struct {
 	src     *buffer // the objects, one behind the other
 	into    *buffer
 	memory  ports.Memory
+	session ports.SessionID // as a rank has one for a restore: a key is resolved once
 	m       *moves
 	calls   []ports.GetBatch
 	out     []ports.Result
@@ -67,6 +68,9 @@ func openScattered(ctx context.Context, open OpenCluster, sets int, maxMemory ui
 	if s.memory, err = s.reader().RegisterMemory(ctx, s.into.region()); err != nil {
 		return nil, err
 	}
+	if s.session, err = s.reader().OpenRead(ctx, namespace); err != nil {
+		return nil, err
+	}
 	return s, s.fill(ctx, sets)
 }
 
@@ -78,7 +82,7 @@ func scatteredName(i int) string { return fmt.Sprintf("scattered/%d", i) }
 func (s *scattered) fill(ctx context.Context, sets int) error {
 	to := uint64(guardBytes)
 	for set := range sets {
-		call := ports.GetBatch{Namespace: namespace, Regions: []ports.Memory{s.memory}}
+		call := ports.GetBatch{Namespace: namespace, Regions: []ports.Memory{s.memory}, Session: s.session}
 		var pieces []piece
 		for k := range scatteredKeys {
 			name := scatteredName(set*scatteredKeys + k)
@@ -104,6 +108,9 @@ func (s *scattered) fill(ctx context.Context, sets int) error {
 // close ends what openScattered opened, as far as it came.
 func (s *scattered) close() error {
 	var errs []error
+	if s.session != 0 {
+		errs = append(errs, s.reader().CloseRead(s.session))
+	}
 	if s.memory.ID != 0 {
 		errs = append(errs, s.reader().DeregisterMemory(context.Background(), s.memory.ID))
 	}

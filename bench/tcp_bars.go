@@ -178,7 +178,7 @@ func rateRedis(_ context.Context, s *shared) (best float64, err error) {
 
 func (o *Ratios) fragmentsBar(open OpenCluster) pairing {
 	s := o.shared(open, false)
-	return pairing{name: "tcp-fragments", what: "1,728 B ranges that are not adjacent, 61 of each of 32 keys over TCP: against the best bare loop over the same fragments",
+	return pairing{name: "tcp-fragments", what: "1,728 B ranges that are not adjacent, 61 of each of 32 keys, in a session, into registered memory over TCP: against the best bare loop over the same fragments",
 		ours: s.side(o, rateOurs), theirs: s.side(o, rateBare), end: s.close,
 		bars: []bar{{name: "get_gibps of bare", atLeast: 0.6, reference: refFragments}}}
 }

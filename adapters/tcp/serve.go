@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// laneBuffer is what a connection reads ahead into: requests on the owner's side, small responses on the asker's.
+	// laneBuffer is what a connection reads requests ahead into.
 	laneBuffer = 64 << 10
 	// heads is how many responses leave in one system call at most, and flushBytes about how many bytes.
 	heads      = 64
