@@ -45,6 +45,11 @@ type Settings struct {
 	MediumBytes     uint64
 	PageBytes       uint64
 	HugePages       bool
+	GPURuntime      string
+	GPULibrary      string
+	GPUDevices      []int
+	GPUReserve      uint64
+	GPUDeadline     time.Duration
 	GetArenaBytes   uint64
 	PutArenaBytes   uint64
 	Prefetch        bool

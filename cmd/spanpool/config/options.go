@@ -40,10 +40,15 @@ var options = []option{
 	{key: "socket", value: DefaultSocket, help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
 	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz, /metrics and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
 	{key: "transport", value: "auto", help: "auto, or tcp (rdma and shm are not there yet)", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
-	{key: "medium", value: "dram", help: "dram (hbm is not there yet)", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
+	{key: "medium", value: "dram", help: "dram, or hbm in a build with GPU support", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
 	{key: "dram.bytes", value: "1GiB", help: "memory of the pool", set: size(func(s *Settings) *uint64 { return &s.MediumBytes })},
 	{key: "dram.page_bytes", value: "64KiB", help: "size of a page; engines often set it to the KV page", set: size(func(s *Settings) *uint64 { return &s.PageBytes })},
 	{key: "dram.huge_pages", value: "false", help: "ask for huge pages", set: boolean(func(s *Settings) *bool { return &s.HugePages })},
+	{key: "gpu.runtime", value: "auto", help: "whose runtime hbm uses: hip, cuda, auto", set: oneOf(func(s *Settings) *string { return &s.GPURuntime }, "auto", "hip", "cuda")},
+	{key: "gpu.library", help: "path of that runtime's library; default: the newest that the loader finds", set: text(func(s *Settings) *string { return &s.GPULibrary })},
+	{key: "gpu.devices", value: "0", help: "devices that hbm lies on, separated by commas", set: setDevices},
+	{key: "gpu.reserve_bytes", value: "512MiB", help: "memory of each device that is left to others", set: size(func(s *Settings) *uint64 { return &s.GPUReserve })},
+	{key: "gpu.deadline", value: "2s", help: "time for a step of a copy, after which a device is lost", set: duration(func(s *Settings) *time.Duration { return &s.GPUDeadline })},
 	{key: "arena.get_bytes", value: "256MiB", help: "arena of gets; 0 turns that route off", set: size(func(s *Settings) *uint64 { return &s.GetArenaBytes })},
 	{key: "arena.put_bytes", value: "256MiB", help: "arena of puts to peers; 0 turns that route off", set: size(func(s *Settings) *uint64 { return &s.PutArenaBytes })},
 	{key: "locality", value: "fill", help: "how far reads make objects local: fill, pull, off", set: setLocality},
@@ -170,6 +175,18 @@ func setAdmission(s *Settings, t string) error {
 		return fmt.Errorf("want size, always or never")
 	}
 	s.Node.Admission.Kind = k
+	return nil
+}
+
+// setDevices reads ordinals, each once.
+func setDevices(s *Settings, t string) error {
+	for part := range strings.SplitSeq(t, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 8)
+		if err != nil || slices.Contains(s.GPUDevices, int(n)) {
+			return fmt.Errorf("want ordinals from 0 to 255, each once")
+		}
+		s.GPUDevices = append(s.GPUDevices, int(n))
+	}
 	return nil
 }
 

@@ -71,7 +71,7 @@ func modules(s *config.Settings, o Options) fx.Option {
 		fx.Supply(s, o),
 		fx.Provide(newLogger),
 		fx.WithLogger(quiet),
-		mediumModule(), transportModule(s), nodeModule(),
+		mediumModule(s), transportModule(s), nodeModule(),
 	}
 	if s.HTTP != config.Off {
 		all = append(all, httpModule())

@@ -175,7 +175,7 @@ func TestAStartThatFailsNamesThePartAndLeavesNothing(t *testing.T) {
 		{[]string{"--socket", filepath.Join(dir, "no", "where")}, "socket", "where", os.ErrNotExist},
 		{[]string{"--transport", "rdma"}, "transport", "no RDMA support", errors.ErrUnsupported},
 		{[]string{"--transport", "shm"}, "transport", "no shared memory transport", errors.ErrUnsupported},
-		{[]string{"--medium", "hbm"}, "medium", "no GPU support", errors.ErrUnsupported},
+		{[]string{"--medium", "hbm", "--gpu-library", "/nowhere/libgpu.so"}, "gpu", "gpu runtime", errors.ErrUnsupported},
 		{[]string{"--dram-bytes", "1024TiB"}, "medium", "", nil},
 		{[]string{"--arena-get-bytes", "1024TiB"}, "arena.get_bytes", "", nil},
 	} {

@@ -4,26 +4,31 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/dram"
-	"github.com/spanpool/spanpool/adapters/hip"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/ports"
 )
 
-// memory is what the node's bytes lie in. An arena that is off is nil.
-type memory struct{ medium, get, put ports.Medium }
-
-func mediumModule() fx.Option {
-	return fx.Module("medium", fx.Provide(openMemory))
+// memory is what the node's bytes lie in, and what moves them. An arena that is off is nil.
+type memory struct {
+	medium, get, put ports.Medium
+	copier           func(own ports.Copier) ports.Copier // nil: the node's own, between host memory
 }
 
-func openMemory(s *config.Settings, own *resources) (*memory, error) {
-	m := &memory{}
-	medium, err := openMedium(s)
-	if err != nil {
-		return nil, partError("medium", err)
+func mediumModule(s *config.Settings) fx.Option {
+	if s.Medium == "hbm" {
+		return fx.Options(gpuModule(), fx.Module("medium", fx.Provide(openHBM, openMemory)))
 	}
-	own.opened("medium", medium.Close)
-	m.medium = medium
+	return fx.Module("medium", fx.Provide(openDRAM, openMemory))
+}
+
+// pages is the pool's own memory.
+type pages struct {
+	ports.Medium
+	copier func(own ports.Copier) ports.Copier
+}
+
+func openMemory(s *config.Settings, p pages, own *resources) (*memory, error) {
+	m := &memory{medium: p.Medium, copier: p.copier}
 	for _, arena := range []struct {
 		into  *ports.Medium
 		name  string
@@ -42,9 +47,11 @@ func openMemory(s *config.Settings, own *resources) (*memory, error) {
 	return m, nil
 }
 
-func openMedium(s *config.Settings) (ports.Medium, error) {
-	if s.Medium == "hbm" {
-		return hip.OpenMedium(0, s.MediumBytes, s.PageBytes)
+func openDRAM(s *config.Settings, own *resources) (pages, error) {
+	m, err := dram.Open(dram.Config{Bytes: s.MediumBytes, PageSize: s.PageBytes, HugePages: s.HugePages})
+	if err != nil {
+		return pages{}, partError("medium", err)
 	}
-	return dram.Open(dram.Config{Bytes: s.MediumBytes, PageSize: s.PageBytes, HugePages: s.HugePages})
+	own.opened("medium", m.Close)
+	return pages{Medium: m}, nil
 }

@@ -37,7 +37,7 @@ type observed struct {
 func newNode(s *config.Settings, self ports.Peer, m *memory, t transports, c *control, o observed, own *resources) (*app.Node, error) {
 	cfg := s.Node
 	cfg.Incarnation = self.Incarnation
-	parts := inject.Parts{Medium: m.medium, GetArena: m.get, PutArena: m.put, Transports: t, Resolver: c.client, Writer: c.client, Directory: c.directory}
+	parts := inject.Parts{Medium: m.medium, GetArena: m.get, PutArena: m.put, Transports: t, Resolver: c.client, Writer: c.client, Directory: c.directory, Copier: m.copier}
 	if o.By != nil {
 		parts.Observer = o.By.Observer()
 	}
