@@ -54,6 +54,7 @@ type Node struct {
 		used     []*view // views with users, for the renewer
 		flights  []*flight
 		sessions map[ports.SessionID]*session
+		writes   map[ports.WriteID]*writeSession
 		lastID   uint64
 		memories map[ports.MemoryID]*memory
 		spaces   spaceTable
@@ -94,6 +95,7 @@ func New(cfg Config, p Ports) (*Node, error) {
 	n.mu.reserved = make(map[domain.SlotID]*reservation)
 	n.mu.views = make(map[viewID]*view)
 	n.mu.sessions = make(map[ports.SessionID]*session)
+	n.mu.writes = make(map[ports.WriteID]*writeSession)
 	n.mu.memories = make(map[ports.MemoryID]*memory)
 	n.mu.askers = make(map[ports.PeerID]*asker)
 	n.peers = newPeerTable(n)

@@ -36,6 +36,20 @@ func (m *MockPool) EXPECT() *MockPoolMockRecorder {
 	return m.recorder
 }
 
+// AbortWrite mocks base method.
+func (m *MockPool) AbortWrite(id ports.WriteID) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "AbortWrite", id)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// AbortWrite indicates an expected call of AbortWrite.
+func (mr *MockPoolMockRecorder) AbortWrite(id interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "AbortWrite", reflect.TypeOf((*MockPool)(nil).AbortWrite), id)
+}
+
 // BatchExists mocks base method.
 func (m *MockPool) BatchExists(ctx context.Context, namespace string, names []string, hold time.Duration, found []bool) (int, error) {
 	m.ctrl.T.Helper()
@@ -149,6 +163,20 @@ func (mr *MockPoolMockRecorder) CloseRead(id interface{}) *gomock.Call {
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "CloseRead", reflect.TypeOf((*MockPool)(nil).CloseRead), id)
 }
 
+// CommitWrite mocks base method.
+func (m *MockPool) CommitWrite(ctx context.Context, id ports.WriteID, names []string, out []ports.Result) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "CommitWrite", ctx, id, names, out)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// CommitWrite indicates an expected call of CommitWrite.
+func (mr *MockPoolMockRecorder) CommitWrite(ctx, id, names, out interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "CommitWrite", reflect.TypeOf((*MockPool)(nil).CommitWrite), ctx, id, names, out)
+}
+
 // DeregisterMemory mocks base method.
 func (m *MockPool) DeregisterMemory(ctx context.Context, id ports.MemoryID) error {
 	m.ctrl.T.Helper()
@@ -190,6 +218,21 @@ func (m *MockPool) OpenRead(ctx context.Context, namespace string) (ports.Sessio
 func (mr *MockPoolMockRecorder) OpenRead(ctx, namespace interface{}) *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "OpenRead", reflect.TypeOf((*MockPool)(nil).OpenRead), ctx, namespace)
+}
+
+// OpenWrite mocks base method.
+func (m *MockPool) OpenWrite(ctx context.Context, namespace string, names []string, sizes []uint64, out []ports.Result) (ports.WriteID, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "OpenWrite", ctx, namespace, names, sizes, out)
+	ret0, _ := ret[0].(ports.WriteID)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// OpenWrite indicates an expected call of OpenWrite.
+func (mr *MockPoolMockRecorder) OpenWrite(ctx, namespace, names, sizes, out interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "OpenWrite", reflect.TypeOf((*MockPool)(nil).OpenWrite), ctx, namespace, names, sizes, out)
 }
 
 // Put mocks base method.
@@ -262,4 +305,18 @@ func (m *MockPool) Stats() ports.Stats {
 func (mr *MockPoolMockRecorder) Stats() *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Stats", reflect.TypeOf((*MockPool)(nil).Stats))
+}
+
+// WriteRanges mocks base method.
+func (m *MockPool) WriteRanges(ctx context.Context, id ports.WriteID, p *ports.PutBatch, out []ports.Result) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "WriteRanges", ctx, id, p, out)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// WriteRanges indicates an expected call of WriteRanges.
+func (mr *MockPoolMockRecorder) WriteRanges(ctx, id, p, out interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "WriteRanges", reflect.TypeOf((*MockPool)(nil).WriteRanges), ctx, id, p, out)
 }

@@ -97,6 +97,9 @@ type Memory struct {
 // SessionID names a read session; zero is none.
 type SessionID uint64
 
+// WriteID names a write session; zero is none.
+type WriteID uint64
+
 // Target is where one whole object goes or comes from: Len bytes of room at offset Off of entry Region of the call's table.
 type Target struct {
 	Region   uint32
@@ -156,6 +159,18 @@ type Pool interface {
 	// OpenRead begins a session: its reads of a key all come from one version. CloseRead ends it; twice is ErrNotFound.
 	OpenRead(ctx context.Context, namespace string) (SessionID, error)
 	CloseRead(id SessionID) error
+
+	// OpenWrite reserves room on this node for objects that are written in parts. out[i] is Hit for a key that is reserved, Exists for
+	// one that needs nothing, or why not. What is not committed within the reservation's time is aborted. Names do not repeat.
+	OpenWrite(ctx context.Context, namespace string, names []string, sizes []uint64, out []Result) (WriteID, error)
+	// WriteRanges writes ranges of keys of a session; p.Sizes is not read, and p.Namespace is the session's. Stored is written, and
+	// nothing is visible yet. A range that was written before is Invalid, and changes nothing. A copy that fails ends its key.
+	WriteRanges(ctx context.Context, id WriteID, p *PutBatch, out []Result) error
+	// CommitWrite makes keys of a session visible, whole or not at all: Invalid says that a key's ranges do not tile it yet. A key that
+	// was committed gets the same answer again.
+	CommitWrite(ctx context.Context, id WriteID, names []string, out []Result) error
+	// AbortWrite gives back what is not committed and ends the session; one that is not there is ErrNotFound.
+	AbortWrite(id WriteID) error
 
 	// BatchExists fills found[i] for names[i], here or at a peer, and returns the length of the leading run that exists. It
 	// takes no lease and moves no recency. With a hold, what was found here stays for that time, within bounds.
