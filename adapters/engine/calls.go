@@ -21,7 +21,11 @@ import (
 type calls struct {
 	enginev1.UnimplementedEngineServer
 	Config
-	bytes budget
+	bytes            budget // of objects in messages
+	count            *counters
+	clients          *clients
+	descriptorSocket string
+	stopped          context.Context // ends when the server begins to stop
 }
 
 // budget bounds the bytes of objects that calls hold.
@@ -256,7 +260,7 @@ func (s *calls) Size(ctx context.Context, req *enginev1.SizeRequest) (*enginev1.
 // Status is about this node.
 func (s *calls) Status(context.Context, *enginev1.StatusRequest) (*enginev1.StatusReply, error) {
 	return &enginev1.StatusReply{Node: string(s.Self.ID), Incarnation: uint64(s.Self.Incarnation), Version: s.Version,
-		UptimeNanos: uint64(time.Since(s.Started)), Warnings: s.Warnings, Counts: counts(s.Pool.Stats())}, nil
+		UptimeNanos: uint64(time.Since(s.Started)), Warnings: s.Warnings, Counts: s.counted()}, nil
 }
 
 // Peers is about the others.
@@ -274,6 +278,9 @@ func texts(keys [][]byte) []string {
 
 // statusOf is the error of a call as a whole.
 func statusOf(err error) error {
+	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
+		return err
+	}
 	code := codes.Internal
 	for _, c := range []struct {
 		class error
@@ -284,6 +291,8 @@ func statusOf(err error) error {
 		{domain.ErrInvalid, codes.InvalidArgument},
 		{ports.ErrClosed, codes.Unavailable},
 		{ports.ErrPeer, codes.Unavailable},
+		{ports.ErrBusy, codes.ResourceExhausted},
+		{errors.ErrUnsupported, codes.Unimplemented},
 		{context.Canceled, codes.Canceled},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 	} {

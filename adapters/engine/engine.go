@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,13 +26,21 @@ type Config struct {
 	Warnings []string  // shown by Status
 	Started  time.Time // zero: now
 
-	MaxBytes uint64 // of objects in flight, over all calls; default 1 GiB
+	MaxBytes       uint64 // of objects in flight in messages, over all calls; default 1 GiB
+	MaxClientBytes uint64 // in flight to and from registered memory, of each client; default 1 GiB
+	MaxRegionBytes uint64 // of registered memory, over all clients; default 1 TiB. What the container's limit leaves is the caller's to say
+
+	Checksums bool     // bytes from other nodes are checked
+	Journal   *Journal // of what comes and goes; nil: there are no events
 }
 
 // The bounds that are not configured. A message holds a chunk of 1 MiB, or the keys of a large call.
 const (
 	defaultMaxBytes = 1 << 30
-	maxMessage      = 4 << 20
+	defaultMapped   = 1 << 40
+	maxMessage      = 8 << 20
+	maxHold         = time.Hour
+	callBound       = 10 * time.Second // a call of the pool, and the wait for another writer
 	maxStreams      = 256
 	chunk           = 256 << 10 // of a reply; arbitrary: large enough that the cost of a message does not show
 	pingAfter       = 10 * time.Second
@@ -39,10 +49,13 @@ const (
 
 // Server answers the programs that are connected to its socket.
 type Server struct {
-	listener net.Listener
-	grpc     *grpc.Server
-	health   *health.Server
-	calls    *calls
+	listener    net.Listener
+	descriptors *descriptors
+	grpc        *grpc.Server
+	health      *health.Server
+	calls       *calls
+	stopping    context.CancelFunc // ends what would go on for ever: streams of events, and the reaper
+	wg          sync.WaitGroup
 }
 
 // Listen takes the Unix socket at path; Serve answers on it. The file of a server that has ended is replaced; that of one which runs
@@ -51,8 +64,13 @@ func Listen(path string, c Config) (*Server, error) {
 	if c.Pool == nil {
 		return nil, errors.New("engine: Pool is needed")
 	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = defaultMaxBytes
+	for _, d := range []struct {
+		have      *uint64
+		otherwise uint64
+	}{{&c.MaxBytes, defaultMaxBytes}, {&c.MaxClientBytes, defaultMaxBytes}, {&c.MaxRegionBytes, defaultMapped}} {
+		if *d.have == 0 {
+			*d.have = d.otherwise
+		}
 	}
 	if c.Started.IsZero() {
 		c.Started = time.Now()
@@ -61,7 +79,14 @@ func Listen(path string, c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket %q: %w", path, err)
 	}
-	s := &Server{listener: l, health: health.NewServer(), calls: &calls{Config: c, bytes: budget{limit: c.MaxBytes}}}
+	count := new(counters)
+	service := &calls{Config: c, bytes: budget{limit: c.MaxBytes}, count: count, clients: newClients(c, count), descriptorSocket: filepath.Base(path) + ".fd"}
+	d, err := listenDescriptors(path+".fd", service.clients, c.Self.Incarnation)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	s := &Server{listener: l, descriptors: d, health: health.NewServer(), calls: service}
+	service.stopped, s.stopping = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
 		grpc.Creds(sameUser{}),
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -70,7 +95,23 @@ func Listen(path string, c Config) (*Server, error) {
 	)
 	enginev1.RegisterEngineServer(s.grpc, s.calls)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
+	d.start()
+	s.wg.Go(s.reap)
 	return s, nil
+}
+
+// reap lets go of clients that never attached.
+func (s *Server) reap() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.calls.stopped.Done():
+			return
+		case now := <-tick.C:
+			s.calls.clients.reap(now)
+		}
+	}
 }
 
 // Serve answers until Stop.
@@ -85,6 +126,12 @@ func (s *Server) Serve() error {
 // It always returns after the last call has, since GracefulStop waits for handlers even when Stop breaks their streams off.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
+	s.stopping()
+	defer func() { // the last call has ended: nobody's memory is in use
+		s.descriptors.stop()
+		s.calls.clients.stop()
+		s.wg.Wait()
+	}()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

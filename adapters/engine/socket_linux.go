@@ -30,7 +30,7 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := bindOver(path)
+	l, err := bindOver("unix", path)
 	if err != nil {
 		lock.Close()
 		return nil, err
@@ -53,15 +53,18 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-func bindOver(path string) (*net.UnixListener, error) {
-	if err := stale(path); err != nil {
+// listenPackets takes the socket for descriptors. Its lock is that of the socket beside it.
+func listenPackets(path string) (*net.UnixListener, error) { return bindOver("unixpacket", path) }
+
+func bindOver(network, path string) (*net.UnixListener, error) {
+	if err := stale(network, path); err != nil {
 		return nil, err
 	}
 	bound := path + ".new"
 	if err := os.Remove(bound); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: bound, Net: "unix"})
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: bound, Net: network})
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +78,7 @@ func bindOver(path string) (*net.UnixListener, error) {
 }
 
 // stale returns nil when nothing is at path, or a socket that nobody serves.
-func stale(path string) error {
+func stale(network, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -86,7 +89,7 @@ func stale(path string) error {
 	if info.Mode()&fs.ModeSocket == 0 {
 		return fmt.Errorf("%w: a file that is no socket (%v)", fs.ErrExist, info.Mode())
 	}
-	c, err := net.Dial("unix", path)
+	c, err := net.Dial(network, path)
 	if err == nil {
 		c.Close()
 		return fmt.Errorf("%w: another program serves it", syscall.EADDRINUSE)
@@ -125,24 +128,33 @@ func (who) AuthType() string { return "SO_PEERCRED" }
 func allowed(uid, own uint32) bool { return uid == own || uid == 0 }
 
 func (sameUser) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	uid, err := userOf(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, who{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, uid}, nil
+}
+
+// userOf asks the kernel who is at the other end, and refuses others than this process's user and root.
+func userOf(c net.Conn) (uint32, error) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
-		return nil, nil, fmt.Errorf("caller of type %T is no socket", c)
+		return 0, fmt.Errorf("caller of type %T is no socket", c)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return nil, nil, err
+		return 0, err
 	}
 	var cred *unix.Ucred
 	if err := errors.Join(raw.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}), err); err != nil {
-		return nil, nil, fmt.Errorf("who calls: %w", err)
+		return 0, fmt.Errorf("who calls: %w", err)
 	}
 	if !allowed(cred.Uid, uint32(os.Geteuid())) {
-		return nil, nil, fmt.Errorf("caller of user %d, want %d or root", cred.Uid, os.Geteuid())
+		return 0, fmt.Errorf("caller of user %d, want %d or root", cred.Uid, os.Geteuid())
 	}
-	return c, who{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, cred.Uid}, nil
+	return cred.Uid, nil
 }
 
 func (sameUser) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {

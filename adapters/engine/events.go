@@ -1,0 +1,4 @@
+package engine
+
+// Journal is what came to the node and went.
+type Journal struct{}
