@@ -30,7 +30,7 @@ type writeKey struct {
 // OpenWrite reserves a slot for each key.
 func (n *Node) OpenWrite(_ context.Context, namespace string, names []string, sizes []uint64, out []ports.Result) (ports.WriteID, error) {
 	if err := errJoin(checkCounts(len(names), 0, len(out)), checkColumn("sizes", len(sizes), len(names)), checkNames(names)); err != nil {
-		return 0, n.malformed(n.counters.putKeys[:], out, err)
+		return 0, n.malformed(ports.BatchPutRanges, out, err)
 	}
 	if err := n.enter(); err != nil {
 		return 0, refuseAll(out, ports.Cancelled, err)
@@ -45,13 +45,13 @@ func (n *Node) OpenWrite(_ context.Context, namespace string, names []string, si
 		err = fmt.Errorf("%w: %w", ports.ErrRefused, &domain.LimitError{What: "open write sessions", Value: uint64(len(n.mu.writes)) + 1, Limit: maxSessions})
 	}
 	if err != nil {
-		return 0, n.malformed(n.counters.putKeys[:], out, err)
+		return 0, n.malformed(ports.BatchPutRanges, out, err)
 	}
 	s := &writeSession{namespace: namespace, space: space, keys: make(map[string]*writeKey, len(names))}
 	for i, name := range names {
 		out[i] = n.openKeyLocked(s, name, sizes[i], now)
 		if out[i].Status != ports.Hit {
-			n.counters.putKeys[out[i].Status].Add(1)
+			n.counters.keys(ports.BatchPutRanges, out[i].Source, out[i].Status, 1)
 		}
 	}
 	n.mu.lastID++
@@ -275,7 +275,7 @@ func (n *Node) commitKeyLocked(s *writeSession, name string, k *writeKey, now do
 		return ports.Result{Status: ports.Invalid, Size: k.size, Err: fmt.Errorf("%d of %d bytes were written: %w", k.claimed.Bytes(), k.size, domain.ErrInvalid)}
 	}
 	r := n.publishLocked(s, name, k, slot, now)
-	n.counters.putKeys[r.Status].Add(1)
+	n.counters.keys(ports.BatchPutRanges, r.Source, r.Status, 1)
 	k.done = &r
 	return r
 }
@@ -323,7 +323,7 @@ func (n *Node) AbortWrite(id ports.WriteID) error {
 		}
 		if slot := n.pendingOfLocked(s, name, k, now); slot != 0 {
 			n.doomLocked(slot, domain.DoomAbort, now)
-			n.counters.putKeys[ports.Cancelled].Add(1)
+			n.counters.keys(ports.BatchPutRanges, ports.FromNowhere, ports.Cancelled, 1)
 		}
 	}
 	return nil
