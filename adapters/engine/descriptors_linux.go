@@ -22,6 +22,7 @@ const (
 	maxPacket       = 4096
 	maxPacketFDs    = 4 // more are cut off by the kernel, and refused
 	maxAttached     = maxClients + 16
+	acceptAgain     = 10 * time.Millisecond
 	answerPacket    = 5 * time.Second // a client that reads no answers is let go
 	maxRegionLength = 1 << 46         // more than any address space has
 )
@@ -33,6 +34,7 @@ type descriptors struct {
 	clients  *clients
 	boot     domain.Incarnation
 	wg       sync.WaitGroup
+	stopped  chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -46,7 +48,7 @@ func listenDescriptors(path string, cs *clients, boot domain.Incarnation) (*desc
 	if err != nil {
 		return nil, fmt.Errorf("socket %q: %w", path, err)
 	}
-	d := &descriptors{listener: l, path: path, clients: cs, boot: boot}
+	d := &descriptors{listener: l, path: path, clients: cs, boot: boot, stopped: make(chan struct{})}
 	d.mu.conns = make(map[*net.UnixConn]struct{})
 	return d, nil
 }
@@ -63,7 +65,11 @@ func (d *descriptors) start() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			time.Sleep(10 * time.Millisecond) // out of descriptors: others may give some back
+			select { // out of descriptors: others may give some back
+			case <-d.stopped:
+				return
+			case <-time.After(acceptAgain):
+			}
 		}
 	})
 }
@@ -101,6 +107,7 @@ func (d *descriptors) stop() {
 	}
 	d.mu.Unlock()
 	if first {
+		close(d.stopped)
 		os.Remove(d.path)
 		d.listener.Close()
 	}
