@@ -35,6 +35,7 @@ type fakeTamper struct {
 }
 
 type fakePool struct {
+	ports.Pool // what is not below is not called
 	net        *fakeNet
 	id         ports.PeerID
 	spec       NodeSpec
