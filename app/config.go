@@ -18,6 +18,7 @@ type Config struct {
 	Locality                 domain.LocalityMode
 	NoRangedLocalityPrefetch bool // ranged_locality_prefetch=false: no pull, no queue, no goroutine for it
 	NoCacheRemoteFetches     bool // cache_remote_fetches=false: Get and BatchGet install nothing; ranged calls do not ask
+	NoChecksums              bool // checksum=off: puts make no sums, gets ask for none and verify nothing
 	Admission                domain.Admission
 	FillingShare             float64 // of the medium that filling slots may hold; default 0.25
 	Scatter                  bool    // scatter every allocation (tests)

@@ -17,7 +17,10 @@ type counters struct {
 	getCalls, putCalls    atomic.Uint64
 	needed, duplicate     atomic.Uint64
 	callerBytes           atomic.Uint64
-	unverified            atomic.Uint64
+	unverified            [ports.NumUnverified]atomic.Uint64
+	corrupt               atomic.Uint64
+	complained, unheard   atomic.Uint64
+	complaints            [ports.NumComplaints]atomic.Uint64
 	installedObjects      [domain.LocalByExtents + 1]atomic.Uint64
 	installedBytes        [domain.LocalByExtents + 1]atomic.Uint64
 	putBytes              atomic.Uint64
@@ -34,6 +37,8 @@ type counters struct {
 
 func (c *counters) downgrade(d ports.Downgrade)           { c.downgrades[d].Add(1) }
 func (c *counters) installFailure(f ports.InstallFailure) { c.installFailures[f].Add(1) }
+
+func (c *counters) complaint(o ports.Complaint) { c.complaints[o].Add(1) }
 
 func (c *counters) installed(by domain.Locality, size uint64) {
 	c.installedObjects[by].Add(1)
@@ -77,11 +82,14 @@ func (n *Node) Stats() ports.Stats {
 	c := &n.counters
 	s := ports.Stats{
 		GetCalls: c.getCalls.Load(), PutCalls: c.putCalls.Load(),
-		NeededBytes: c.needed.Load(), DuplicateBytes: c.duplicate.Load(), CallerBytes: c.callerBytes.Load(), UnverifiedBytes: c.unverified.Load(), PutBytes: c.putBytes.Load(),
+		NeededBytes: c.needed.Load(), DuplicateBytes: c.duplicate.Load(), CallerBytes: c.callerBytes.Load(), PutBytes: c.putBytes.Load(),
+		CorruptRanges: c.corrupt.Load(), ComplaintsMade: c.complained.Load(), ComplaintsLost: c.unheard.Load(),
 		FlightsJoined: c.flightsJoined.Load(),
 		PullQueued:    c.pullQueued.Load(), PullDone: c.pullDone.Load(), PullFailed: c.pullFailed.Load(), PullDropped: c.pullDrops.Load(), PullDeduped: c.pullDeduped.Load(),
 		LeasesRenewed: c.leasesRenewed.Load(), LeasesStale: c.leasesStale.Load(), Revokes: c.revokes.Load(),
 	}
+	load(s.UnverifiedBytes[:], c.unverified[:])
+	load(s.Complaints[:], c.complaints[:])
 	load(s.GetKeys[:], c.getKeys[:])
 	load(s.PutKeys[:], c.putKeys[:])
 	load(s.GetSources[:], c.getSources[:])

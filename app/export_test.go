@@ -1,9 +1,48 @@
 package app
 
+import "github.com/spanpool/spanpool/domain"
+
 // LimitSessionKeysForTesting lowers a limit that a test could not reach in reasonable time. Call it before the first session.
 func (n *Node) LimitSessionKeysForTesting(keys int) { n.sessionKeys = keys }
 
 // TurnOffForTesting turns features off, for a test that shows what they are worth. Call it before the first call.
 func (n *Node) TurnOffForTesting(singleFlight, dedupQueued, dedupRun bool) {
 	n.off = features{singleFlight, dedupQueued, dedupRun}
+}
+
+// FlipForTesting turns a bit of an object's byte over, in its committed slot, or in its filling slot when there is no other.
+func (n *Node) FlipForTesting(namespace, name string, off uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	space, err := n.mu.spaces.intern(namespace)
+	if err != nil {
+		return false
+	}
+	id, filling, _ := n.mu.table.Lookup(space, name)
+	if id == 0 {
+		id = filling
+	}
+	if id == 0 || off >= n.mu.table.Info(id).Size {
+		return false
+	}
+	mustPlan(domain.ForEachRangePageFragment(n.mu.table.Layout(id), domain.Run{Off: off, Len: 1}, func(f domain.Fragment) bool {
+		hostBytes(n.regions[f.Page.Buffer], f.Off, 1)[0] ^= 0x40
+		return true
+	}))
+	return true
+}
+
+// GenerationForTesting names the committed copy of a key; zero when there is none.
+func (n *Node) GenerationForTesting(namespace, name string) domain.Generation {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	space, err := n.mu.spaces.intern(namespace)
+	if err != nil {
+		return domain.Generation{}
+	}
+	id, _, _ := n.mu.table.Lookup(space, name)
+	if id == 0 {
+		return domain.Generation{}
+	}
+	return n.mu.table.Info(id).Generation
 }

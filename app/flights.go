@@ -14,6 +14,12 @@ type fill struct {
 	flights []*flight // under way
 	pulled  bool      // a pull of it is queued or under way
 	doomed  bool      // invisible; who has it pinned goes on
+
+	sums      *view          // whose sums its bytes are held to: the first that had any; nil: none yet
+	verified  domain.Extents // of the held bytes, those that were
+	from      []*view        // by which bytes came that were not verified when they landed
+	finishing bool           // complete; what is left is being verified
+	corrupt   bool           // bytes of it did not match
 }
 
 // flight is a fetch of runs of a filling slot. It belongs to the node: who started it may leave, and whoever holds its queue
@@ -24,6 +30,12 @@ type flight struct {
 	runs    []domain.Run // claimed; not overlapping
 	bytes   uint64
 	waiters []waiter
+
+	layout domain.Layout // of the slot
+	sums   *view         // what verifyFlight holds it to; nil: nothing
+	good   []domain.Run  // that verifyFlight verified
+	bad    domain.Run    // that did not match
+	isBad  bool
 }
 
 // waiter is a key of a call that joined.
@@ -40,7 +52,14 @@ func (n *Node) newFlightLocked(f *fill, v *view, runs []domain.Run) *flight {
 	} else {
 		fl = &flight{}
 	}
+	if f.sums == nil && v.hasSums() {
+		f.sums = v
+	}
 	fl.fill, fl.view, fl.bytes = f, v, 0
+	fl.layout, fl.sums, fl.good, fl.isBad = n.mu.table.Layout(f.slot), f.sums, fl.good[:0], false
+	if !n.hostMedium {
+		fl.sums = nil
+	}
 	fl.runs = append(fl.runs[:0], runs...)
 	fl.waiters = fl.waiters[:0]
 	claimed := n.mu.table.Claimed(f.slot)
@@ -84,6 +103,9 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 			held.Add(r)
 		}
 	}
+	if ok {
+		f.verifiedLocked(fl)
+	}
 	if late {
 		n.counters.duplicate.Add(fl.bytes)
 	}
@@ -94,7 +116,7 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	info := t.Info(f.slot)
 	switch complete := ok && held.Complete(info.Size); {
 	case complete && info.State == domain.SlotFilling:
-		n.installLocked(f, info, by, now)
+		n.completeLocked(f, info, by, now)
 	case complete && info.State == domain.SlotDoomed && by != domain.LocalByPull: // the pull counts its own jobs
 		n.counters.installFailure(ports.InstallCommitRefused) // cleared or removed meanwhile, or another writer was first
 	}
@@ -103,14 +125,18 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	}
 	t.Unpin(f.slot, now)
 	n.dropLocked(fl.view)
-	fl.fill, fl.view = nil, nil
+	fl.fill, fl.view, fl.sums, fl.layout = nil, nil, nil, domain.Layout{}
 	n.mu.flights = append(n.mu.flights, fl)
 	return late
 }
 
 // installLocked commits a complete filling slot.
 func (n *Node) installLocked(f *fill, info domain.SlotInfo, by domain.Locality, now domain.Instant) {
-	n.mu.table.SetSums(f.slot, f.view.putLens, f.view.sums)
+	of := f.view
+	if f.sums != nil {
+		of = f.sums
+	}
+	n.mu.table.SetSums(f.slot, of.putLens, of.sums)
 	if !n.commitLocked(f.slot, now) {
 		n.counters.installFailure(ports.InstallCommitRefused)
 		return

@@ -383,6 +383,7 @@ func (c *getCall) askOf(p *peer, probe bool) *ask {
 	clear(a.rows)
 	clear(a.req.Keys)
 	a.rows = a.rows[:0]
+	a.req.WantChecksums = !c.n.cfg.NoChecksums
 	a.req.Keys, a.req.Versions, a.req.Held = a.req.Keys[:0], a.req.Versions[:0], a.req.Held[:0]
 	return a
 }

@@ -32,7 +32,8 @@ type getKey struct {
 	switched,
 	installed, // from the arena, or tried to
 	late, // an op of this attempt came after its lease
-	missing bool // a peer that may hold it did not answer
+	missing, // a peer that may hold it did not answer
+	verified bool // every byte was checked against a sum
 	source        ports.Source
 	failed        ports.Status // what the last failed attempt amounts to, when nobody else is left
 	final         ports.Status // decided, as soon as nothing is outstanding
@@ -78,6 +79,8 @@ type getOp struct {
 	view   *view
 	bytes  uint64
 	done   bool
+	bad    domain.Run // direct: what did not match its sum
+	unread error      // direct: the caller's memory went away before it was verified
 }
 
 // getRound is the slice of the arena that the units of one round share.
@@ -104,7 +107,8 @@ type copyJob struct {
 	key     uint32
 	unit    uint32 // noUnit: from the key's slot
 	install *flight
-	lo, hi  uint32 // copies
+	bad     domain.Run // of a unit: it did not match its sum, and nothing is copied
+	lo, hi  uint32     // copies
 }
 
 // getCall is the scratch of one get, reused call after call. One goroutine uses it at a time: the caller's, then, when the caller
@@ -169,6 +173,7 @@ type getCall struct {
 	copies   []ports.CopyOp
 	copyErrs []error
 	jobs     []copyJob
+	checks   []check
 	runs     []domain.Run
 	missing  []domain.Run
 	taken    []ports.Completion
@@ -472,6 +477,7 @@ func (c *getCall) step() domain.Instant {
 // handle lands what was taken, all of it under one lock, before anything is copied out.
 func (c *getCall) handle() {
 	n := c.n
+	c.verifyTaken()
 	now := c.step()
 	n.mu.Lock()
 	for _, done := range c.taken {
@@ -490,8 +496,12 @@ func (c *getCall) handle() {
 			c.grantedLocked(i, done.Err)
 		}
 	}
+	finish := len(n.mu.complete) > 0
 	n.mu.Unlock()
 	clear(c.taken)
+	if finish {
+		n.finishFills()
+	}
 }
 
 // end gives back what the call holds. When peers or links still owe it something, another goroutine waits for that.
@@ -628,7 +638,7 @@ func (c *getCall) finishLocked(i int, s ports.Status, err error) {
 	c.open--
 	c.out[i] = ports.Result{Status: s, Size: k.size, Fetched: k.fetched, Joined: k.joined, Err: err}
 	if s == ports.Hit {
-		c.out[i].Source = k.source
+		c.out[i].Source, c.out[i].Verified = k.source, k.verified
 		n.counters.getSources[k.source].Add(1)
 		c.rememberLocked(i, k)
 	}

@@ -15,6 +15,7 @@ func (c *getCall) copyOut() {
 	if len(c.landed) == 0 && len(c.landUnits) == 0 {
 		return
 	}
+	c.verifyLanded()
 	n := c.n
 	c.copies, c.jobs = c.copies[:0], c.jobs[:0]
 	for _, i := range c.landed {
@@ -60,6 +61,10 @@ func (c *getCall) addUnitCopies(u uint32) {
 	n, unit := c.n, c.units[u]
 	k := &c.keys[unit.Key]
 	a := n.arenas[getArena]
+	if bad, found := c.verifyUnit(u); found {
+		c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, bad: bad})
+		return
+	}
 	arena := domain.Flat(c.flat[:1], a.capacity)
 	at := c.rounds[unit.Round].off + unit.Off
 	if fl := c.installFromArena(unit, k); fl != nil {
@@ -109,8 +114,12 @@ func mustPlan(err error) {
 // copiedLocked takes in the outcome of one job. A copy that failed fails its key; the object stays what it is.
 func (c *getCall) copiedLocked(j *copyJob, err error, now domain.Instant) {
 	k := &c.keys[j.key]
-	if j.install != nil {
+	switch {
+	case j.install != nil:
 		c.installedLocked(j.install, err, now)
+		return
+	case j.bad.Len > 0:
+		c.unitCorruptLocked(j)
 		return
 	}
 	if err != nil {
@@ -143,7 +152,7 @@ func (c *getCall) hitLocked(i int) {
 		sum += s.Len
 	}
 	c.n.counters.callerBytes.Add(sum)
-	c.n.counters.unverified.Add(sum)
+	k.verified = c.countVerifiedLocked(k, sum)
 	c.moved[k.source] += sum
 	if c.localityLocked(k) == domain.LocalByPull {
 		if j := c.n.pullLocked(k.view, k.fill); j != nil {
@@ -196,7 +205,11 @@ func (c *getCall) installFromArena(u domain.Unit, k *getKey) *flight {
 		return nil
 	}
 	c.runs = append(c.runs[:0], domain.Run{Len: k.size})
-	return n.newFlightLocked(f, k.view, c.runs)
+	fl := n.newFlightLocked(f, k.view, c.runs)
+	if fl.sums != nil { // the unit was verified
+		fl.good = append(fl.good, c.runs...)
+	}
+	return fl
 }
 
 // installedLocked lands what was copied from the arena, or gives the slot up. The bytes came in time, whenever the copy ended.

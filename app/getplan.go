@@ -223,10 +223,12 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 	k := &c.keys[o.key]
 	late := false
 	if o.flight != nil {
+		done = n.judgeLocked(o.flight, done, now)
 		late = n.landLocked(o.flight, done, c.installsAs(k), now)
 		o.flight = nil
 	} else {
 		late = done.Err == nil && done.At >= o.view.until
+		done = c.judgeDirectLocked(o, done, late)
 		n.dropLocked(o.view)
 		switch {
 		case o.direct:
@@ -363,10 +365,7 @@ func (c *getCall) failedLocked(i int) {
 		k.opErr = nil
 		c.askAgainLocked(i)
 	default:
-		k.failed = ports.TransferFailed
-		if isReset(err) || errors.Is(err, ports.ErrTimeout) {
-			k.failed = ports.PeerUnavailable
-		}
+		k.failed = failedAs(err)
 		k.failErr, k.opErr = err, nil // the next attempt begins without it
 		n.counters.downgrade(ports.DowngradeNextHolder)
 		if !k.routed {

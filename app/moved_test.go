@@ -70,6 +70,10 @@ func placeName(array string, i int) string {
 		return ports.InstallFailure(i).String()
 	case "Downgrades":
 		return ports.Downgrade(i).String()
+	case "UnverifiedBytes":
+		return ports.Unverified(i).String()
+	case "Complaints":
+		return ports.Complaint(i).String()
 	case "Table.Slots", "Table.Pages":
 		return domain.SlotState(i).String()
 	}
@@ -112,10 +116,9 @@ func withOutcomes(all map[string]string) map[string]string {
 
 // notYet are series whose machinery comes with another issue.
 var notYet = map[string]string{
-	"GetKeys[corrupt]":             "checksums are empty fields until their issue verifies them",
 	"Downgrades[huge_pages]":       "the medium's own count; joined by the daemon",
 	"Downgrades[announce_dropped]": "a directory that drops comes with redis",
-	"Table.Doomed[8]":              "DoomCorrupt: checksums",
+	"UnverifiedBytes[device]":      "no medium here is of a device",
 }
 
 // TestMain runs the tests, requires that no goroutine is left, and, after a run of all of them, that every series was moved.

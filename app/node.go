@@ -25,6 +25,9 @@ type Node struct {
 	regions []ports.Region // of the medium's buffers
 	page    uint64
 
+	hostMedium bool          // its bytes can be summed here
+	looking    chan struct{} // capacity 1: who looks at a copy that a peer complained about
+
 	sessionKeys int      // maxSessionKeys; fewer in tests
 	off         features // none is; tests show by it what each is worth
 
@@ -53,6 +56,7 @@ type Node struct {
 		views    map[viewID]*view
 		used     []*view // views with users, for the renewer
 		flights  []*flight
+		complete []finishing // slots to be verified and committed
 		sessions map[ports.SessionID]*session
 		writes   map[ports.WriteID]*writeSession
 		lastID   uint64
@@ -78,7 +82,7 @@ func New(cfg Config, p Ports) (*Node, error) {
 	if p.Clock == nil || p.Copier == nil {
 		return nil, errors.New("ports: Clock and Copier are needed")
 	}
-	n := &Node{cfg: cfg, p: p, page: defaultPageSize, sessionKeys: maxSessionKeys}
+	n := &Node{cfg: cfg, p: p, page: defaultPageSize, sessionKeys: maxSessionKeys, looking: make(chan struct{}, 1)}
 	if n.cfg.Random == nil {
 		n.cfg.Random = secureRandom
 	}
@@ -124,6 +128,7 @@ func (n *Node) openMemory() error {
 			}
 		}
 	}
+	n.hostMedium = allHost(n.regions)
 	n.mu.table = domain.NewTable(domain.TableConfig{
 		Incarnation: n.self.Incarnation, PageSize: n.page, BufferPages: pages, Scatter: n.cfg.Scatter,
 		MaxFillingPages: shareOf(pages, n.cfg.FillingShare),

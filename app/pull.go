@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -147,6 +148,7 @@ func (p *puller) run() {
 		}
 		p.taken, _ = p.q.Take(ctx, time.Second, p.taken[:0])
 		p.kicked.Store(false) // before the state is read: a kick from now on is not lost
+		p.verifyTaken()
 		now := n.now()
 		n.mu.Lock()
 		for _, done := range p.taken {
@@ -158,11 +160,21 @@ func (p *puller) run() {
 		n.mu.Unlock()
 		clear(p.taken)
 		p.send()
+		n.finishFills()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, j := range p.jobs {
 		p.endLocked(j, false)
+	}
+}
+
+// verifyTaken verifies the pieces among what was taken, without Node.mu. The ops are the puller's own.
+func (p *puller) verifyTaken() {
+	for _, done := range p.taken {
+		if done.Tag&tagKind == tagOp && done.Err == nil {
+			p.n.verifyFlight(p.ops[done.Tag&^tagKind].flight)
+		}
 	}
 }
 
@@ -203,6 +215,9 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 			n.counters.pullDeduped.Add(1)
 		}
 		p.endLocked(j, true)
+		return false
+	case j.fill != nil && j.fill.corrupt:
+		p.endLocked(j, false) // counted where the slot was given up
 		return false
 	case j.fill != nil && (j.fill.doomed || n.mu.table.Info(j.fill.slot).Generation != j.gen):
 		p.failLocked(j, ports.InstallSlotRefused) // it gave way, or was cleared or removed
@@ -337,6 +352,7 @@ func (p *puller) landedLocked(i uint32, done ports.Completion, now domain.Instan
 	}
 	j := o.job
 	j.flying--
+	done = p.n.judgeLocked(o.flight, done, now)
 	late := p.n.landLocked(o.flight, done, domain.LocalByPull, now)
 	switch {
 	case j.ended || done.Err == nil && !late:
@@ -344,6 +360,8 @@ func (p *puller) landedLocked(i uint32, done ports.Completion, now domain.Instan
 		j.again = true
 		p.n.counters.downgrade(downgradeOf(late))
 		j.view.stale = j.view.stale || late
+	case errors.Is(done.Err, ports.ErrCorrupt):
+		p.endLocked(j, false) // counted where the slot was given up
 	case late:
 		p.failLocked(j, ports.InstallLease)
 	default:
@@ -378,6 +396,7 @@ func (p *puller) askOf(to *peer) *pullAsk {
 		}
 	}
 	a := &pullAsk{peer: to}
+	a.req.WantChecksums = !p.n.cfg.NoChecksums
 	if free < 0 {
 		p.asks = append(p.asks, a)
 	} else {

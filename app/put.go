@@ -20,7 +20,8 @@ type putKey struct {
 	slot    domain.SlotID // local: pending, pinned
 	layout  domain.Layout // of the slot, or of the peer's pages
 	token   ports.GrantToken
-	twin    int // an earlier key of this call with the same name, plus 1
+	summer  domain.Summer // of its put-ranges; not begun: no sums are made
+	twin    int           // an earlier key of this call with the same name, plus 1
 	err     error
 }
 
@@ -194,24 +195,37 @@ func (c *putCall) local() {
 		}
 	}
 	n.mu.Unlock()
+	errs := make([]error, len(c.keys))
+	if n.sumsPuts(n.regions) {
+		c.copyAndSum(errs)
+	} else {
+		c.copyAll(errs)
+	}
+	now = n.now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range c.keys {
+		if c.pendingKey(i) {
+			c.commitLocked(i, errs[i], now)
+		}
+	}
+}
+
+// copyAll copies the keys into their slots in one batch. errs is a place per key.
+func (c *putCall) copyAll(errs []error) {
 	var copies []ports.CopyOp
 	ends := make([]int, len(c.keys))
 	for i := range c.keys {
 		if k := &c.keys[i]; c.pendingKey(i) {
-			copies = c.addCopies(copies, k, domain.Run{Len: k.size}, n.regions, k.layout, 0)
+			copies = c.addCopies(copies, k, domain.Run{Len: k.size}, c.n.regions, k.layout, 0)
 		}
 		ends[i] = len(copies)
 	}
-	errs := make([]error, len(copies))
-	n.p.Copier.Copy(c.ctx, copies, errs)
-	now = n.now()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	each := make([]error, len(copies))
+	c.n.p.Copier.Copy(c.ctx, copies, each)
 	lo := 0
 	for i := range c.keys {
-		if c.pendingKey(i) {
-			c.commitLocked(i, firstError(errs[lo:ends[i]]), now)
-		}
+		errs[i] = firstError(each[lo:ends[i]])
 		lo = ends[i]
 	}
 }
@@ -263,7 +277,7 @@ func (c *putCall) commitLocked(i int, err error, now domain.Instant) {
 		c.finish(i, copyStatus(c.ctx, err), fmt.Errorf("copy in: %w", err))
 		return
 	}
-	t.SetSums(k.slot, c.putLens(k), nil)
+	t.SetSums(k.slot, c.putLens(k), k.summer.Sums())
 	if n.commitLocked(k.slot, now) {
 		n.counters.putBytes.Add(k.size)
 		c.finish(i, ports.Stored, nil)

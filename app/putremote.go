@@ -23,6 +23,8 @@ type remotePut struct {
 	flying int // ops
 	direct int // rounds of which some read the caller's memory
 	taken  []ports.Completion
+
+	scratch putScratch
 }
 
 // putPiece is a run of one object that goes through the arena at once.
@@ -311,6 +313,13 @@ func (p *remotePut) begin(r *putRound, i int) bool {
 			return false
 		}
 	}
+	for _, piece := range r.pieces {
+		if k := &p.keys[piece.key]; k.err == nil {
+			if err := p.sumDirect(piece); err != nil {
+				k.err = &putError{ports.CopyFailed, fmt.Errorf("read the source: %w", err)}
+			}
+		}
+	}
 	return true
 }
 
@@ -339,20 +348,33 @@ func (p *remotePut) acquire(r *putRound, i uint64) bool {
 // copyIn assembles a round's pieces in its slice.
 func (p *remotePut) copyIn(r *putRound) {
 	n := p.n
+	summed := n.sumsPuts(p.arena.regions[:])
 	arena := domain.Flat(p.flat[:1], p.arena.capacity)
 	at := r.off
 	for _, piece := range r.pieces {
 		k := &p.keys[piece.key]
 		if k.err == nil {
-			copies := p.addCopies(nil, k, piece.run, p.arena.regions[:], arena, at)
-			errs := make([]error, len(copies))
-			n.p.Copier.Copy(p.ctx, copies, errs)
-			if err := firstError(errs); err != nil {
+			if piece.run.Off == 0 && summed { // again, after a reset
+				k.summer = domain.NewSummer(p.putLens(k))
+			}
+			if err := p.copyPiece(piece, summed, arena, at); err != nil {
 				k.err = &putError{copyStatus(p.ctx, err), fmt.Errorf("copy in: %w", err)}
 			}
 		}
 		at += (piece.run.Len + domain.ArenaAlign - 1) / domain.ArenaAlign * domain.ArenaAlign
 	}
+}
+
+// copyPiece copies one piece to its place in the arena, and sums it there.
+func (p *remotePut) copyPiece(piece putPiece, summed bool, arena domain.Layout, at uint64) error {
+	k := &p.keys[piece.key]
+	if summed {
+		return p.copyRun(&p.scratch, k, piece.run, p.arena.regions[:], arena, at)
+	}
+	copies := p.addCopies(nil, k, piece.run, p.arena.regions[:], arena, at)
+	errs := make([]error, len(copies))
+	p.n.p.Copier.Copy(p.ctx, copies, errs)
+	return firstError(errs)
 }
 
 // putError carries the status that a key's failure amounts to.
@@ -587,7 +609,8 @@ func (p *remotePut) commit(keys []int) (left bool) {
 	for _, i := range keys {
 		req.PutLens = append(req.PutLens, p.putLens(&p.keys[i])...)
 		req.LenEnd = append(req.LenEnd, uint32(len(req.PutLens)))
-		req.SumEnd = append(req.SumEnd, 0)
+		req.Sums = append(req.Sums, p.keys[i].summer.Sums()...)
+		req.SumEnd = append(req.SumEnd, uint32(len(req.Sums)))
 	}
 	var status []ports.CommitStatus
 	var err error

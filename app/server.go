@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spanpool/spanpool/domain"
@@ -218,15 +219,18 @@ func (n *Node) leaseLocked(space domain.Space, name string, want domain.Version,
 	return id, ports.KeyHere
 }
 
-// Complain drops copies that do not match their sums. Without sums there is nothing to verify against, so it drops nothing.
-func (s *server) Complain(_ context.Context, from ports.Peer, held []domain.Generation) error {
+// Complain verifies the copies that are named, and drops those that are bad.
+func (s *server) Complain(ctx context.Context, from ports.Peer, held []domain.Generation) error {
 	n := s.node()
 	if err := checkRows("complaints", len(held)); err != nil {
 		return err
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	_, err := n.askerLocked(from)
+	n.mu.Unlock()
+	for i := 0; i < len(held) && err == nil; i++ {
+		err = n.heed(ctx, held[i])
+	}
 	return err
 }
 
@@ -373,20 +377,31 @@ func (n *Node) commitOf(ctx context.Context, from ports.Peer, req *ports.CommitR
 	}
 	r.committing = true
 	n.mu.table.Pin(r.slot) // a clear may doom it meanwhile; its pages stay
+	layout := n.mu.table.Layout(r.slot)
 	n.mu.Unlock()
 
 	n.counters.revokes.Add(1)
 	err = r.via.Revoke(ctx, r.grant, true)
+	var unlike error
+	if err == nil {
+		unlike = n.verifyPut(ctx, &layout, req.PutLens[lens.lo:lens.hi], req.Sums[sums.lo:sums.hi])
+	}
 
 	now := n.now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	defer n.mu.table.Unpin(r.slot, now)
 	r.committing = false
-	if n.mu.reserved[r.slot] != r {
+	switch {
+	case n.mu.reserved[r.slot] != r:
 		return ports.CommitRefused, nil // doomed meanwhile, and with the revoker
-	}
-	if err != nil {
+	case errors.Is(unlike, ports.ErrCorrupt):
+		r.quiet = true
+		n.doomLocked(r.slot, domain.DoomCorrupt, now)
+		return ports.CommitRefused, nil
+	case unlike != nil:
+		return 0, unlike // the asker has left; it may ask again
+	case err != nil:
 		r.quiet = true
 		n.doomLocked(r.slot, domain.DoomFailed, now)
 		return ports.CommitRefused, nil

@@ -26,4 +26,5 @@ var (
 	ErrRefused   = errors.New("refused by limit or quota")    // the caller asks for less
 	ErrPeer      = errors.New("peer unavailable")             // ask another holder
 	ErrBounds    = errors.New("out of the registered bounds") // a bug or a lie; never retried
+	ErrCorrupt   = errors.New("bytes do not match their sum") // ask another holder of the version, and complain to this one
 )

@@ -13,12 +13,44 @@ const (
 	InstallQueueFull                           // the pull's queue was full
 	InstallPeerFailed                          // the peer failed or has it no more
 	InstallLease                               // the lease was over before the bytes came
+	InstallCorrupt                             // its bytes did not match their sums
 	NumInstallFailures
 )
 
-var installFailureNames = [NumInstallFailures]string{"slot_refused", "commit_refused", "arena_failed", "queue_full", "peer_failed", "lease"}
+var installFailureNames = [NumInstallFailures]string{"slot_refused", "commit_refused", "arena_failed", "queue_full", "peer_failed", "lease", "corrupt"}
 
 func (f InstallFailure) String() string { return installFailureNames[f] }
+
+// Unverified is why bytes of a hit were checked against no sum.
+type Unverified uint8
+
+// The reasons.
+const (
+	UnverifiedOff     Unverified = iota // checksums are switched off here
+	UnverifiedNoSums                    // the object has none: its writer or its holder makes or sends none
+	UnverifiedPartial                   // of a put-range that was not read whole
+	UnverifiedDevice                    // they passed no memory of the host
+	NumUnverified
+)
+
+var unverifiedNames = [NumUnverified]string{"off", "no_sums", "partial", "device"}
+
+func (u Unverified) String() string { return unverifiedNames[u] }
+
+// Complaint is what became of a peer's complaint about a copy here.
+type Complaint uint8
+
+// The outcomes.
+const (
+	ComplaintDropped Complaint = iota // the copy is bad: dropped
+	ComplaintKept                     // the copy is good, so the wire or the peer is not
+	ComplaintGone                     // the copy was gone already, or has no sums to be held to
+	NumComplaints
+)
+
+var complaintNames = [NumComplaints]string{"dropped", "kept", "gone"}
+
+func (c Complaint) String() string { return complaintNames[c] }
 
 // Downgrade is why a key took a lesser route than it could have, or an attempt was repeated.
 type Downgrade uint8
@@ -57,11 +89,15 @@ type Stats struct {
 	GetCalls   uint64
 	PutCalls   uint64
 
-	Wire            [NumPurposes]uint64 // bytes, counted in the transports
-	NeededBytes     uint64              // crossed and became a new extent here, or went to a caller
-	DuplicateBytes  uint64              // crossed and landed on an extent that was held already, or were thrown away; get + pull = needed + duplicate
-	CallerBytes     uint64              // copied into callers' memory
-	UnverifiedBytes uint64
+	Wire            [NumPurposes]uint64   // bytes, counted in the transports
+	NeededBytes     uint64                // crossed and became a new extent here, or went to a caller
+	DuplicateBytes  uint64                // crossed and landed on an extent that was held already, or were thrown away; get + pull = needed + duplicate
+	CallerBytes     uint64                // copied into callers' memory
+	UnverifiedBytes [NumUnverified]uint64 // of hits, by why no sum was checked
+	CorruptRanges   uint64                // put-ranges whose bytes were seen not to match, here or as they came here
+	ComplaintsMade  uint64                // to owners of such bytes
+	ComplaintsLost  uint64                // of these: the owner did not answer
+	Complaints      [NumComplaints]uint64 // of peers about copies here, by what became of each
 
 	InstalledObjects [domain.LocalByExtents + 1]uint64 // by the way in which they became local
 	InstalledBytes   [domain.LocalByExtents + 1]uint64

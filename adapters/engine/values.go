@@ -48,9 +48,10 @@ func resultOf(r ports.Result) *enginev1.Result {
 func counts(s ports.Stats) map[string]uint64 {
 	m := map[string]uint64{
 		"get_calls": s.GetCalls, "put_calls": s.PutCalls,
-		"needed_bytes": s.NeededBytes, "duplicate_bytes": s.DuplicateBytes, "caller_bytes": s.CallerBytes, "unverified_bytes": s.UnverifiedBytes, "put_bytes": s.PutBytes,
+		"needed_bytes": s.NeededBytes, "duplicate_bytes": s.DuplicateBytes, "caller_bytes": s.CallerBytes, "put_bytes": s.PutBytes,
 		"flights_joined": s.FlightsJoined,
-		"pull.queued":    s.PullQueued, "pull.done": s.PullDone, "pull.failed": s.PullFailed, "pull.dropped": s.PullDropped, "pull.deduped": s.PullDeduped,
+		"corrupt_ranges": s.CorruptRanges, "complaints_made": s.ComplaintsMade, "complaints_lost": s.ComplaintsLost,
+		"pull.queued": s.PullQueued, "pull.done": s.PullDone, "pull.failed": s.PullFailed, "pull.dropped": s.PullDropped, "pull.deduped": s.PullDeduped,
 		"leases.renewed": s.LeasesRenewed, "leases.stale": s.LeasesStale,
 		"arena.waits.get": s.ArenaWaits[0], "arena.waits.put": s.ArenaWaits[1], "arena.rounds.get": s.ArenaRounds[0], "arena.rounds.put": s.ArenaRounds[1],
 		"revokes":         s.Revokes,
@@ -63,6 +64,8 @@ func counts(s ports.Stats) map[string]uint64 {
 	each(m, "put_keys.", s.PutKeys[:], ports.Status.String)
 	each(m, "get_sources.", s.GetSources[:], ports.Source.String)
 	each(m, "wire_bytes.", s.Wire[:], purposeName)
+	each(m, "unverified_bytes.", s.UnverifiedBytes[:], ports.Unverified.String)
+	each(m, "complaints.", s.Complaints[:], ports.Complaint.String)
 	each(m, "installed_objects.", s.InstalledObjects[:], func(w domain.Locality) string { return ways[w] })
 	each(m, "installed_bytes.", s.InstalledBytes[:], func(w domain.Locality) string { return ways[w] })
 	each(m, "install_failures.", s.InstallFailures[:], ports.InstallFailure.String)

@@ -11,6 +11,8 @@ var (
 	getStatuses = namesOf(ports.NumStatuses, ports.Status.String, ports.StatusNone, ports.Stored, ports.Exists, ports.Conflict)
 	putStatuses = namesOf(ports.NumStatuses, ports.Status.String, ports.StatusNone, ports.Hit, ports.NotFound, ports.TooLarge, ports.Late, ports.Corrupt)
 	sources     = namesOf(ports.NumSources, ports.Source.String, ports.FromNowhere)
+	unverified  = namesOf(ports.NumUnverified, ports.Unverified.String)
+	complaints  = namesOf(ports.NumComplaints, ports.Complaint.String)
 	failures    = namesOf(ports.NumInstallFailures, ports.InstallFailure.String)
 	downgrades  = namesOf(ports.NumDowngrades, ports.Downgrade.String)
 	states      = namesOf(domain.SlotDoomed+1, domain.SlotState.String, domain.SlotFree)
@@ -84,8 +86,14 @@ func byteFamilies() []Family {
 		{Name: "duplicate", Unit: Bytes, Help: "Bytes that crossed and were held already, or were thrown away.",
 			Read: one(func(s *ports.Stats) uint64 { return s.DuplicateBytes })},
 		{Name: "caller", Unit: Bytes, Help: "Bytes that gets copied into callers' memory.", Read: one(func(s *ports.Stats) uint64 { return s.CallerBytes })},
-		{Name: "unverified", Unit: Bytes, Help: "Bytes of hits that were checked against no sum.",
-			Read: one(func(s *ports.Stats) uint64 { return s.UnverifiedBytes })},
+		{Name: "unverified", Unit: Bytes, Help: "Bytes of hits that were checked against no sum, by why they were not.", Labels: []string{"reason"},
+			Read: each(unverified, func(s *ports.Stats) []uint64 { return s.UnverifiedBytes[:] })},
+		{Name: "corrupt.ranges", Help: "Ranges, as they were put, whose bytes did not match their sum, here or when they came here.",
+			Read: one(func(s *ports.Stats) uint64 { return s.CorruptRanges })},
+		{Name: "complaints.made", Help: "Times that an owner was told that its bytes did not match.", Read: one(func(s *ports.Stats) uint64 { return s.ComplaintsMade })},
+		{Name: "complaints.lost", Help: "Complaints that the owner did not answer.", Read: one(func(s *ports.Stats) uint64 { return s.ComplaintsLost })},
+		{Name: "complaints", Help: "Complaints of peers about copies here, by what became of the copy.", Labels: []string{"outcome"},
+			Read: each(complaints, func(s *ports.Stats) []uint64 { return s.Complaints[:] })},
 		{Name: "put", Unit: Bytes, Help: "Bytes of objects that puts committed on this node.", Read: one(func(s *ports.Stats) uint64 { return s.PutBytes })},
 	}
 }

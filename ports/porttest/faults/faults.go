@@ -52,12 +52,15 @@ type Verdict struct {
 	// Short: the answer lacks its last row; the last op of a Copy fails; an op of a link moves only the first half of its
 	// segments and fails. Err says with what; none: ErrReset for a link, ErrShort for a Copy.
 	Short bool
+	// Flip: one bit of what an op of a link moves is another one when it arrives, and the op goes well. It says nothing of a Copy,
+	// and memory that is not the host's stays.
+	Flip bool
 	// Edit changes a reply (*ports.ResolveReply, *ports.HelloReply, *ports.Holders, ...) before the caller sees it.
 	Edit func(reply any)
 }
 
 func (v Verdict) isZero() bool {
-	return v.Before == nil && v.After == nil && v.Err == nil && !v.Drop && !v.Effect && !v.Short && v.Edit == nil
+	return v.Before == nil && v.After == nil && v.Err == nil && !v.Drop && !v.Effect && !v.Short && !v.Flip && v.Edit == nil
 }
 
 // fails says that the caller gets no answer of the port's.

@@ -184,14 +184,20 @@ func (l *link) submit(ops []*op, ids []uint64) error {
 	}
 	b := ports.Batch{Segments: ops[0].segments}
 	for j, o := range ops {
+		if o.Dir == ports.Write {
+			o.flip() // what leaves; land sets the source right again
+		}
 		b.Ops = append(b.Ops, o.forInner(ids[j]))
 	}
 	err := l.inner.Submit(&b, l.in)
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		for _, id := range ids {
+		for j, id := range ids {
 			delete(l.mu.ops, id)
+			if ops[j].Dir == ports.Write {
+				ops[j].flip() // back
+			}
 		}
 	}
 	return err
@@ -214,6 +220,17 @@ func sameMemory(a, b ports.Region) bool {
 		return ha.Len() > 0 && ha.Len() == hb.Len() && &ha.Bytes()[0] == &hb.Bytes()[0]
 	}
 	return hostA == hostB && a == b
+}
+
+// flip turns a bit of the local memory over, in the middle of what the op moves, if it is to be flipped.
+func (o *op) flip() {
+	if !o.v.Flip || o.Count == 0 {
+		return
+	}
+	s := o.segments[o.First+o.Count/2]
+	if h, ok := s.Local.(ports.HostRegion); ok && s.Len > 0 {
+		h.Bytes()[s.LocalOff+s.Len/2] ^= 0x10
+	}
 }
 
 func (o *op) forInner(id uint64) ports.Op {
@@ -278,6 +295,9 @@ func (l *link) land(id uint64, c ports.Completion) {
 	if o == nil {
 		l.mu.Unlock()
 		return
+	}
+	if o.state == flying && (o.Dir == ports.Write || c.Err == nil) {
+		o.flip()
 	}
 	if o.state == flying && c.Err == nil {
 		o.moved = o.innerBytes()

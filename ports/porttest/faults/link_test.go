@@ -217,6 +217,25 @@ func TestAShortOpMovesHalfAndFails(t *testing.T) {
 	})
 }
 
+// TestAFlippedReadArrivesChangedAndAFlippedWriteLeavesItsSourceAsItWas: one byte differs, and the op went well.
+func TestAFlippedReadArrivesChangedAndAFlippedWriteLeavesItsSourceAsItWas(t *testing.T) {
+	for dir, during := range map[ports.Direction]byte{ports.Read: 0, ports.Write: 0x10} {
+		inBubble(t, faults.Every("Link", "Op", faults.Verdict{Flip: true}), func(t *testing.T, r *rig) {
+			mem := make([]byte, 9)
+			b := &ports.Batch{Ops: []ports.Op{{Tag: 5, Count: 1, Dir: dir}}, Segments: []ports.Segment{{Local: ports.HostRegionOf(mem), LocalOff: 2, Len: 5}}}
+			r.inner.refuse = ports.ErrClosed
+			require.Error(t, r.Submit(b, r.q))
+			require.Equal(t, make([]byte, 9), mem, "nothing was submitted")
+			r.inner.refuse = nil
+			require.NoError(t, r.Submit(b, r.q))
+			require.Equal(t, []byte{0, 0, 0, 0, during, 0, 0, 0, 0}, mem, "under way")
+			r.land(nil)
+			require.Equal(t, []ports.Completion{{Tag: 5, At: 77}}, r.take())
+			require.Equal(t, []byte{0, 0, 0, 0, 0x10 - during, 0, 0, 0, 0}, mem, "landed")
+		})
+	}
+}
+
 func TestAnOpIsHeldBeforeItIsSubmitted(t *testing.T) {
 	inBubble(t, opN(2, faults.Verdict{Before: faults.For(time.Second)}), func(t *testing.T, r *rig) {
 		r.submit(1, 2, 3)

@@ -1,0 +1,459 @@
+package app_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/faults"
+)
+
+// layers is how many put-ranges the objects of these tests have.
+const layers = 4
+
+// putLayers stores keys on the node, cut into put-ranges of the same length.
+func (n *node) putLayers(size uint64, keys ...string) {
+	n.w.t.Helper()
+	for i, r := range n.putTo(context.Background(), n.id, 0, size, layers, keys...) {
+		require.Equal(n.w.t, ports.Stored, r.Status, "%q: %v", keys[i], r.Err)
+	}
+}
+
+// layer is one put-range of an object of objectSize.
+func layer(key string, i uint64) want { return part(key, objectSize/layers*i, objectSize/layers) }
+
+// flip turns a bit of the node's copy of a key over.
+func (n *node) flip(key string, off uint64) {
+	n.w.t.Helper()
+	require.True(n.w.t, n.FlipForTesting(namespace, key, off), "%s holds no byte %d of %q", n.id, off, key)
+}
+
+// heard lets all that is under way end, complaints included.
+func (w *world) heard() {
+	w.t.Helper()
+	w.settle()
+	synctest.Wait()
+}
+
+var flipped = faults.Verdict{Flip: true}
+
+// requireStatus requires one result, for its only key.
+func requireStatus(t *testing.T, want ports.Status, out []ports.Result) {
+	t.Helper()
+	require.Len(t, out, 1)
+	require.Equal(t, want, out[0].Status, "%v", out[0].Err)
+}
+
+// overReaders runs a claim for each route that fetches.
+func overReaders(t *testing.T, claim func(t *testing.T, w *world, reader place, from ports.Source)) {
+	for _, r := range readers {
+		t.Run(r.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) { claim(t, w, place{Config: r.cfg, registered: r.direct}, r.from) })
+		})
+	}
+}
+
+func TestReadsThatCoverPutRangesWholeAreVerified(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := w.pair(place{}, reader)
+		a.putLayers(objectSize, "k")
+		reads := [][]want{{layer("k", 2)}, {layer("k", 0), layer("k", 1)}, {part("k", 0, objectSize/2)}, {whole("k", objectSize)}}
+		for _, wants := range reads {
+			for _, r := range b.get(wants...) {
+				require.Equal(t, ports.Hit, r.Status, "%v", r.Err)
+				require.True(t, r.Verified)
+			}
+		}
+		require.Zero(t, b.Stats().UnverifiedBytes)
+		for _, r := range a.get(part("k", 5, 10), whole("k", objectSize)) {
+			require.True(t, r.Verified, "what is stored here was summed here")
+		}
+		require.Zero(t, a.Stats().UnverifiedBytes)
+	})
+}
+
+// TestBytesOfPutRangesThatWereNotReadWholeAreCountedAsUnverified: a whole one, and 7 bytes of the next.
+func TestBytesOfPutRangesThatWereNotReadWholeAreCountedAsUnverified(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := w.pair(place{}, reader)
+		a.putLayers(objectSize, "k", "l")
+		r := b.mustGet(from, part("k", 0, objectSize/layers+7), layer("l", 0))
+		require.False(t, r[0].Verified)
+		require.True(t, r[1].Verified)
+		require.Equal(t, [ports.NumUnverified]uint64{ports.UnverifiedPartial: 7}, b.Stats().UnverifiedBytes)
+	})
+}
+
+// TestPutRangesThatCameInPartsAreVerifiedByWhoeverReadsThemWhole, and then no more.
+func TestPutRangesThatCameInPartsAreVerifiedByWhoeverReadsThemWhole(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.putLayers(objectSize, "k")
+		require.False(t, b.mustGet(ports.FromSlot, part("k", 0, 20_000))[0].Verified)
+		require.True(t, b.mustGet(ports.FromSlot, layer("k", 0))[0].Verified)
+		require.True(t, b.mustGet(ports.FromSlot, part("k", 0, 20_000))[0].Verified, "of a put-range that was verified by now")
+		require.EqualValues(t, 20_000, b.Stats().UnverifiedBytes[ports.UnverifiedPartial])
+	})
+}
+
+// TestSumsAreCarriedWithTheVersion: from the put over a copy to a third node, whichever way the copy came to be.
+func TestSumsAreCarriedWithTheVersion(t *testing.T) {
+	for name, cfg := range map[string]app.Config{"slot": noPull, "pull": {}, "arena": {Locality: domain.LocalityPullOnly}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				a, b := w.pair(place{}, place{Config: cfg})
+				c := w.node("c", place{Config: noPool})
+				for i, r := range a.putTo(t.Context(), "b", 0, objectSize, layers, "of a put") {
+					require.Equal(t, ports.Stored, r.Status, "%d: %v", i, r.Err)
+				}
+				a.putLayers(objectSize, "of a read")
+				if name == "pull" {
+					b.get(layer("of a read", 1))
+				} else {
+					b.get(whole("of a read", objectSize))
+				}
+				w.settle()
+				require.EqualValues(t, 2, b.committed())
+				a.stop()
+				w.pass(2 * time.Second)
+				for _, r := range c.mustGet(ports.FromArena, layer("of a put", 3), layer("of a read", 3)) {
+					require.True(t, r.Verified)
+				}
+			})
+		})
+	}
+}
+
+// TestAFlippedByteOnAHolderIsNoHit: the reader complains, and the owner looks at its copy and drops it.
+func TestAFlippedByteOnAHolderIsNoHit(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := w.pair(place{}, reader)
+		a.putLayers(objectSize, "k")
+		a.flip("k", objectSize/2+5)
+		b.mustGet(from, layer("k", 1))
+		requireStatus(t, ports.Corrupt, b.get(layer("k", 2)))
+		w.heard()
+		w.pass(time.Second)
+		require.Zero(t, a.committed(), "the owner keeps a bad copy")
+		requireStatus(t, ports.NotFound, b.get(layer("k", 2)))
+		sa, sb := a.Stats(), b.Stats()
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintDropped: 1}, sa.Complaints)
+		require.EqualValues(t, 1, sa.Table.Doomed[domain.DoomCorrupt])
+		require.EqualValues(t, 1, sb.ComplaintsMade)
+		require.EqualValues(t, 1, sb.CorruptRanges)
+		require.EqualValues(t, 1, sb.GetKeys[ports.Corrupt])
+		require.EqualValues(t, objectSize/layers, sb.DuplicateBytes, "what was thrown away")
+		if from == ports.FromSlot {
+			require.EqualValues(t, 1, sb.InstallFailures[ports.InstallCorrupt])
+			require.EqualValues(t, 1, sb.Table.Doomed[domain.DoomCorrupt])
+		}
+	})
+}
+
+// TestCorruptBytesAreReadFromTheNextHolder: of the same version; the other one's copy stays.
+func TestCorruptBytesAreReadFromTheNextHolder(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		holders := place{Config: app.Config{PeerLease: time.Minute}}
+		a, c, b := w.node("a", holders), w.node("c", holders), w.node("b", reader)
+		a.putLayers(objectSize, "k")
+		c.mustGet(ports.FromSlot, whole("k", objectSize))
+		session, err := b.OpenRead(t.Context(), namespace) // so that the second read begins with the holder of the first
+		require.NoError(t, err)
+		requireStatus(t, ports.Hit, b.getIn(t.Context(), session, layer("k", 0)))
+		first, second := a, c
+		if b.Stats().Peers[1].Wire[ports.PurposeGet] > 0 {
+			first, second = c, a
+		}
+		first.flip("k", objectSize-1)
+		out := b.getIn(t.Context(), session, layer("k", 3))
+		requireStatus(t, ports.Hit, out)
+		require.True(t, out[0].Verified)
+		w.heard()
+		w.pass(time.Second)
+		require.Zero(t, first.committed())
+		require.EqualValues(t, 1, second.committed())
+		s := b.Stats()
+		require.EqualValues(t, 1, s.Downgrades[ports.DowngradeNextHolder])
+		require.EqualValues(t, 1, s.CorruptRanges)
+		require.EqualValues(t, 1, s.ComplaintsMade)
+		w.lasting = true
+	})
+}
+
+// TestAFlippedByteOnTheWireIsNoHit: the owner is told, finds its copy right, and keeps it. The next read is right.
+func TestAFlippedByteOnTheWireIsNoHit(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := w.pair(place{}, reader)
+		a.putLayers(objectSize, "k")
+		for _, read := range []want{layer("k", 1), whole("k", objectSize)} {
+			b.fail(next(1, "Link", "Op", nil, flipped))
+			requireStatus(t, ports.Corrupt, b.get(read))
+			require.Zero(t, b.committed())
+			w.heard()
+		}
+		w.pass(time.Second)
+		require.EqualValues(t, 1, a.committed(), "the owner dropped a good copy")
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 2}, a.Stats().Complaints)
+		require.True(t, b.mustGet(from, layer("k", 1))[0].Verified)
+	})
+}
+
+// TestCorruptBytesInTheArenaAreNotInstalled: neither when they are the whole object.
+func TestCorruptBytesInTheArenaAreNotInstalled(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		cfg := noPull
+		cfg.FillingShare = 1e-9 // no slot for reads, until it is from the arena
+		a, b := w.pair(place{}, place{Config: cfg})
+		a.put(objectSize, "k")
+		b.fail(next(1, "Link", "Op", nil, flipped))
+		requireStatus(t, ports.Corrupt, b.get(whole("k", objectSize)))
+		w.heard()
+		require.Zero(t, b.committed())
+		require.EqualValues(t, 1, b.Stats().CorruptRanges)
+	})
+}
+
+// TestAFlippedByteInAFillingSlotIsFoundWhenItsPutRangeIsReadWhole.
+func TestAFlippedByteInAFillingSlotIsFoundWhenItsPutRangeIsReadWhole(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.putLayers(objectSize, "k")
+		b.mustGet(ports.FromSlot, part("k", 0, 20_000))
+		b.flip("k", 10_000)
+		requireStatus(t, ports.Corrupt, b.get(layer("k", 0)))
+		require.EqualValues(t, 1, b.Stats().Table.Doomed[domain.DoomCorrupt])
+		require.EqualValues(t, 1, b.Stats().InstallFailures[ports.InstallCorrupt])
+		w.heard()
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 1}, a.Stats().Complaints)
+		require.True(t, b.mustGet(ports.FromSlot, layer("k", 0))[0].Verified, "from nothing")
+	})
+}
+
+// TestASlotIsVerifiedBeforeItCommits: the object is one put-range, which no read covers whole. Whoever lands its last byte finds out.
+func TestASlotIsVerifiedBeforeItCommits(t *testing.T) {
+	for _, bad := range []bool{false, true} {
+		bubble(t, func(t *testing.T, w *world) {
+			a, b := w.pair(place{}, place{Config: noPull})
+			a.put(objectSize, "k")
+			require.False(t, b.mustGet(ports.FromSlot, part("k", 0, 150_000))[0].Verified)
+			if bad {
+				b.flip("k", 149_999)
+			}
+			out := b.get(part("k", 150_000, 50_000))
+			w.heard()
+			if !bad {
+				requireStatus(t, ports.Hit, out)
+				require.True(t, out[0].Verified, "with the rest of its put-range")
+				require.EqualValues(t, 1, b.committed())
+				return
+			}
+			requireStatus(t, ports.Corrupt, out)
+			require.Zero(t, b.committed())
+			require.EqualValues(t, 1, b.Stats().InstallFailures[ports.InstallCorrupt])
+			require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 1}, a.Stats().Complaints)
+			require.True(t, b.mustGet(ports.FromSlot, whole("k", objectSize))[0].Verified)
+			require.EqualValues(t, 1, b.committed())
+		})
+	}
+}
+
+// TestThePullCommitsNothingThatDoesNotMatch: what it fetched itself, and what was there before.
+func TestThePullCommitsNothingThatDoesNotMatch(t *testing.T) {
+	for name, spoil := range map[string]func(b *node){
+		"on the wire": func(b *node) {
+			b.fail(next(1, "Link", "Op", purpose(ports.PurposePull), flipped))
+		},
+		"in the slot": func(b *node) {
+			b.fail(next(1, "Link", "Op", purpose(ports.PurposePull), faults.Verdict{Before: faults.Do(func() { b.flip("k", 3) })}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				a, b := w.pair(place{}, place{})
+				a.put(objectSize, "k")
+				spoil(b)
+				b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+				w.heard()
+				s := b.Stats()
+				require.Zero(t, b.committed())
+				require.EqualValues(t, 1, s.InstallFailures[ports.InstallCorrupt])
+				require.EqualValues(t, 1, s.PullFailed)
+				require.EqualValues(t, 1, s.CorruptRanges)
+				require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 1}, a.Stats().Complaints)
+				b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+				w.heard()
+				b.requireLocal(objectSize, "k")
+			})
+		})
+	}
+}
+
+// TestWhoWaitsForCorruptBytesOfAnotherReadFetchesThemItself.
+func TestWhoWaitsForCorruptBytesOfAnotherReadFetchesThemItself(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.putLayers(objectSize, "k")
+		var g faults.Gate
+		b.fail(next(1, "Link", "Op", nil, faults.Verdict{Flip: true, After: g.Hold}))
+		first := b.begin(t.Context(), 0, layer("k", 1))
+		synctest.Wait()
+		second := b.begin(t.Context(), 0, layer("k", 1))
+		synctest.Wait()
+		require.EqualValues(t, 1, b.Stats().FlightsJoined)
+		g.Open()
+		requireStatus(t, ports.Corrupt, first.wait())
+		out := second.wait()
+		requireStatus(t, ports.Hit, out)
+		require.True(t, out[0].Verified)
+	})
+}
+
+// TestLateBytesThatDoNotMatchAreNobodysFault: the owner may have reused the pages by then.
+func TestLateBytesThatDoNotMatchAreNobodysFault(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := leases(w, reader.Config)
+		b.place.registered = reader.registered
+		a.putLayers(objectSize, "k")
+		b.fail(next(1, "Link", "Op", nil, faults.Verdict{Flip: true, Before: faults.For(2 * time.Second)}),
+			when("PeerResolver", "Resolve", func(c faults.Call) bool { return c.N == 2 }, stale))
+		r := b.get(layer("k", 1))
+		w.heard()
+		require.Contains(t, []ports.Status{ports.Hit, ports.Late}, r[0].Status, "%v", r[0].Err)
+		require.EqualValues(t, 1, b.Stats().Downgrades[ports.DowngradeLate])
+		require.Zero(t, b.Stats().CorruptRanges)
+		require.Zero(t, b.Stats().ComplaintsMade)
+	})
+}
+
+// TestAPutThatArrivesChangedIsNotPublished.
+func TestAPutThatArrivesChangedIsNotPublished(t *testing.T) {
+	for _, b := range []place{{put: 64 * kib}, noHop} {
+		bubble(t, func(t *testing.T, w *world) { putsThatArriveChanged(t, w, b) })
+	}
+}
+
+func putsThatArriveChanged(t *testing.T, w *world, writer place) {
+	a, b := w.pair(place{}, writer)
+	b.fail(next(1, "Link", "Op", purpose(ports.PurposePut), flipped))
+	out := b.putTo(t.Context(), "a", 0, objectSize, layers, "k", "l")
+	require.Equal(t, ports.TransferFailed, out[0].Status, "%v", out[0].Err)
+	require.Equal(t, ports.Stored, out[1].Status, "%v", out[1].Err)
+	s := a.Stats()
+	require.EqualValues(t, 1, a.committed())
+	require.EqualValues(t, 1, s.CorruptRanges)
+	require.EqualValues(t, 1, s.Table.Doomed[domain.DoomCorrupt])
+	require.Equal(t, ports.Stored, b.putTo(t.Context(), "a", 0, objectSize, layers, "k")[0].Status)
+	for _, r := range b.get(layer("k", 1), layer("l", 2)) {
+		require.Equal(t, ports.Hit, r.Status, "%v", r.Err)
+		require.True(t, r.Verified)
+	}
+}
+
+// TestADirectReadIsVerifiedHoweverItsRangesCutThePutRanges: in pieces that lie apart, and two at once.
+func TestADirectReadIsVerifiedHoweverItsRangesCutThePutRanges(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, noHop)
+		a.putLayers(objectSize, "k")
+		pieces := parts("k", domain.Run{Off: 70_000, Len: 60_000}, domain.Run{Off: 10, Len: 9}, domain.Run{Off: 49_000, Len: 21_000}, domain.Run{Off: 130_000, Len: 21_000})
+		require.False(t, b.mustGet(ports.FromDirect, pieces)[0].Verified)
+		require.Equal(t, [ports.NumUnverified]uint64{ports.UnverifiedPartial: 9 + 1_000 + 1_000}, b.Stats().UnverifiedBytes)
+		for _, off := range []uint64{50_000, 69_999, 70_000, 99_999, 100_000, 149_999} {
+			a.flip("k", off)
+			generation := a.GenerationForTesting(namespace, "k")
+			requireStatus(t, ports.Corrupt, b.get(pieces))
+			w.heard()
+			w.pass(time.Second)
+			require.NotEqual(t, generation, a.GenerationForTesting(namespace, "k"), "byte %d", off)
+			a.putLayers(objectSize, "k")
+		}
+	})
+}
+
+// TestAComplaintDropsNothingThatIsGood: whoever makes it, and whatever it names.
+func TestAComplaintDropsNothingThatIsGood(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		a.putLayers(objectSize, "good", "bad")
+		b.get(part("good", 0, 1)) // so that a knows b
+		a.flip("bad", 77)
+		good, bad := a.GenerationForTesting(namespace, "good"), a.GenerationForTesting(namespace, "bad")
+		require.NoError(t, a.PeerServer().Complain(t.Context(), b.Self(), []domain.Generation{good, {}, {Incarnation: good.Incarnation, Counter: 1 << 50}, bad, bad, good}))
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 2, ports.ComplaintDropped: 1, ports.ComplaintGone: 3}, a.Stats().Complaints)
+		require.EqualValues(t, 1, a.committed())
+		require.Zero(t, a.GenerationForTesting(namespace, "bad"))
+		require.Zero(t, a.Stats().Table.Pins)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, a.PeerServer().Complain(over, b.Self(), []domain.Generation{good}), context.Canceled)
+		require.Zero(t, a.Stats().Table.Pins)
+	})
+}
+
+func TestAComplaintThatIsNotHeardIsCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.putLayers(objectSize, "k")
+		b.fail(next(1, "Link", "Op", nil, flipped), faults.Every("PeerResolver", "Complain", faults.Verdict{Drop: true}))
+		requireStatus(t, ports.Corrupt, b.get(layer("k", 1)))
+		w.pass(2 * time.Second)
+		require.EqualValues(t, 1, b.Stats().ComplaintsLost)
+		require.EqualValues(t, 1, b.Stats().ComplaintsMade)
+	})
+}
+
+// TestAPeerThatSendsNoSumsIsReadUnverified: a release that has none, or one where they are switched off. What is made local of it has
+// none either, also for a node that has them.
+func TestAPeerThatSendsNoSumsIsReadUnverified(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := w.pair(place{Config: app.Config{NoChecksums: true}}, reader)
+		a.putLayers(objectSize, "k")
+		require.False(t, b.mustGet(from, layer("k", 0))[0].Verified)
+		require.False(t, b.mustGet(from, whole("k", objectSize))[0].Verified)
+		require.Equal(t, [ports.NumUnverified]uint64{ports.UnverifiedNoSums: objectSize / layers * 5}, b.Stats().UnverifiedBytes)
+		if from == ports.FromSlot {
+			require.False(t, b.mustGet(ports.FromLocal, layer("k", 0))[0].Verified)
+		}
+		require.NoError(t, a.PeerServer().Complain(t.Context(), b.Self(), []domain.Generation{a.GenerationForTesting(namespace, "k")}))
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintGone: 1}, a.Stats().Complaints, "there is nothing to hold it to")
+		require.EqualValues(t, 1, a.committed())
+	})
+}
+
+// TestANodeWithoutChecksumsVerifiesNothing: it asks for no sums, and takes none that are sent.
+func TestANodeWithoutChecksumsVerifiesNothing(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		reader.NoChecksums = true
+		a, b := w.pair(place{}, reader)
+		a.putLayers(objectSize, "k")
+		b.fail(faults.Every("PeerResolver", "Resolve", editResolve(func(r *ports.ResolveReply) {
+			require.Empty(t, r.Sums)
+			r.Sums, r.SumEnd[0] = []uint32{1, 2, 3, 4}, 4
+		})))
+		require.False(t, b.mustGet(from, layer("k", 0))[0].Verified)
+		require.Equal(t, [ports.NumUnverified]uint64{ports.UnverifiedOff: objectSize / layers}, b.Stats().UnverifiedBytes)
+		b.fail()
+		require.Equal(t, ports.Stored, b.putTo(t.Context(), "a", 0, objectSize, layers, "put")[0].Status)
+		require.False(t, a.mustGet(ports.FromLocal, layer("put", 0))[0].Verified, "whose writer made no sums")
+	})
+}
+
+// TestHoldersThatTellDifferentSumsOfAVersionDoNotMix: whoever is wrong, nothing wrong is read, and the slot starts from nothing.
+func TestHoldersThatTellDifferentSumsOfAVersionDoNotMix(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.putLayers(objectSize, "k")
+		b.fail(next(1, "PeerResolver", "Resolve", nil, editResolve(func(r *ports.ResolveReply) { r.Sums[2]++ })))
+		b.mustGet(ports.FromSlot, layer("k", 1))
+		requireStatus(t, ports.Corrupt, b.get(layer("k", 2)))
+		w.heard()
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 1}, a.Stats().Complaints)
+		w.pass(time.Second)
+		require.True(t, b.mustGet(ports.FromSlot, layer("k", 2))[0].Verified)
+	})
+}
