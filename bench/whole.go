@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/domain"
@@ -15,19 +14,19 @@ import (
 // whole is what ranges are compared with: whole objects through one arena under one lock per direction, as the reference did
 // before it fetched ranges. It is no mode of a node; it is made of a node that has no peers and of a bare pipe to the owner.
 //
-// A get reads what is local from the node, with no lock of its own. For what is missing it asks where the objects lie, and then
-// takes the lock for gets and keeps it over all of: the transfer of the whole objects into the arena, their install by one put
+// A get reads what is local from the node, with no lock of its own. For what is missing it takes the lock for gets and keeps it
+// over all of: asking where the objects lie, the transfer of the whole objects into the arena, their install by one put
 // from the arena into the node, and, beside it, the copies of the ranges asked for to the caller. A batch larger than the arena goes in
-// several rounds under the same lock. A put to the owner reserves, then takes the lock for puts over the copy into the arena
-// and the transfer, and commits. The round trips that need no arena lie outside of the lock, which is kinder to the comparison
-// than the reference's own lock was; nothing is copied twice, and the caller's memory is reached straight from the arena.
+// several rounds under the same lock. Asking belongs under it: the reference took it out only with the change that this stands
+// against. A put to the owner reserves, then takes the lock for puts over the copy into the arena and the transfer, and commits:
+// its round trips lie outside, which is kinder than the reference's lock was. Nothing is copied twice, and the caller's memory
+// is reached straight from the arena.
 //
 // With the shared arena there is one arena and one lock for both directions. With the node's locality off, as for bench mixed,
 // it is the structure alone that is compared: the ranges asked for are fetched, not the objects, and nothing is installed.
 type whole struct {
 	ports.Pool // the node without peers; what is not defined below asks it, and it alone
 	install    bool
-	found      sync.Map // of name: located, while its lease is good
 	pipe       *pipe
 	copier     ports.Copier
 	gets, puts *lockedArena // the same one when it is shared
@@ -156,15 +155,15 @@ type wholeFetch struct {
 }
 
 func (f *wholeFetch) run() {
-	if !f.locate(f.missing) {
-		return
-	}
 	if err := f.w.gets.lock(f.ctx); err != nil {
 		f.fail(f.missing, ports.Cancelled, err)
 		return
 	}
 	defer f.w.gets.unlock()
 	f.skipLocal()
+	if len(f.missing) == 0 || !f.locate(f.missing) {
+		return
+	}
 	for lo := 0; lo < len(f.missing); {
 		hi := f.roundEnd(lo)
 		f.round(lo, hi)
@@ -175,16 +174,15 @@ func (f *wholeFetch) run() {
 // skipLocal leaves out what another call installed while this one waited for the lock.
 func (f *wholeFetch) skipLocal() {
 	var still []int
-	var found []located
-	for j, i := range f.missing {
+	for _, i := range f.missing {
 		one, res := f.only(i), [1]ports.Result{}
 		if err := f.w.Pool.BatchGetRanges(f.ctx, &one, res[:]); err == nil && res[0].Status == ports.Hit {
 			f.out[i] = res[0]
 			continue
 		}
-		still, found = append(still, i), append(found, f.found[j])
+		still = append(still, i)
 	}
-	f.missing, f.found = still, found
+	f.missing = still
 }
 
 // only is the call's i-th key as a call of its own.
@@ -203,38 +201,13 @@ func (f *wholeFetch) rangesOf(i int) []domain.Range {
 
 // locate finds where keys lie at the owner. It reports false when the owner did not answer: all of them have failed.
 func (f *wholeFetch) locate(keys []int) bool {
-	found, err := f.w.locate(f.ctx, f.names(keys))
+	found, err := f.w.pipe.locate(f.ctx, f.names(keys))
 	if err != nil {
 		f.fail(keys, unanswered(f.ctx), err)
 		return false
 	}
 	f.found = found
 	return true
-}
-
-// locate asks the owner for what is not known by a lease that is good.
-func (w *whole) locate(ctx context.Context, names []string) ([]located, error) {
-	found := make([]located, len(names))
-	now := w.pipe.clock.Now()
-	known := true
-	for i, name := range names {
-		l, ok := w.found.Load(name)
-		if known = known && ok; !known {
-			break
-		}
-		found[i] = l.(located)
-		known = found[i].good(now)
-	}
-	if known {
-		return found, nil
-	}
-	found, err := w.pipe.locate(ctx, names)
-	for i := range found {
-		if found[i].status == ports.KeyHere {
-			w.found.Store(names[i], found[i])
-		}
-	}
-	return found, err
 }
 
 // unanswered is what a control call without an answer amounts to.
@@ -290,7 +263,7 @@ func (f *wholeFetch) round(lo, hi int) {
 	keys := f.missing[lo:hi]
 	for j := lo; j < hi; j++ {
 		if !f.found[j].good(f.w.pipe.clock.Now()) {
-			again, err := f.w.locate(f.ctx, f.names(keys))
+			again, err := f.w.pipe.locate(f.ctx, f.names(keys))
 			if err != nil {
 				f.fail(keys, unanswered(f.ctx), err)
 				return
