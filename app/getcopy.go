@@ -47,13 +47,36 @@ func firstError(errs []error) error { return errJoin(errs...) }
 func (c *getCall) addSlotCopies(i uint32) {
 	k := &c.keys[i]
 	lo := len(c.copies)
-	for _, s := range c.spans[k.spanLo:k.spanHi] {
-		for o := s.First; o < s.First+s.Count; o++ {
-			r := c.rangeAt(k, o)
-			c.addCopies(c.n.regions, &k.layout, domain.Run{Off: r.Off, Len: r.Len}, &r)
+	if len(k.layout.Pages) == 1 {
+		c.addPageCopies(k)
+	} else {
+		for _, s := range c.spans[k.spanLo:k.spanHi] {
+			for o := s.First; o < s.First+s.Count; o++ {
+				r := c.rangeAt(k, o)
+				c.addCopies(c.n.regions, &k.layout, domain.Run{Off: r.Off, Len: r.Len}, &r)
+			}
 		}
 	}
 	c.jobs = append(c.jobs, copyJob{key: i, unit: noUnit, lo: uint32(lo), hi: uint32(len(c.copies))})
+}
+
+// addPageCopies is addSlotCopies of an object on one page: its ranges lie in it as they say, which sizedLocked has checked.
+func (c *getCall) addPageCopies(k *getKey) {
+	page := k.layout.Pages[0]
+	src, base := c.n.regions[page.Buffer], uint64(page.Page)*k.layout.PageSize
+	for _, s := range c.spans[k.spanLo:k.spanHi] {
+		for _, o := range c.order[s.First : s.First+s.Count] {
+			r := &c.ranges[o]
+			op := ports.CopyOp{Dst: c.regions[r.Region].Region, DstOff: r.RegionOff, Src: src, SrcOff: base + r.Off, Len: r.Len}
+			if k.whole {
+				op.Len = k.size
+			}
+			if r.Off+op.Len > k.layout.Size {
+				panic("app: plan of a checked layout: past its end")
+			}
+			c.copies = append(c.copies, op)
+		}
+	}
 }
 
 // addUnitCopies plans the copies of a unit that has arrived, and its install when the slice is the object.

@@ -263,6 +263,9 @@ func (m *model) checkGet(c *modelCall, r *read) {
 	if c.limit > 0 {
 		bound = min(bound, c.limit)
 	}
+	if r.n.place.registered { // then it waits for links that are still to let go of its memory
+		bound += m.cfg.TransferTimeout
+	}
 	require.LessOrEqual(t, c.longest, bound, "%s took %v", c.what, c.longest)
 	for i, number := range r.check() {
 		key, s := r.wants[i].key, r.out[i].Status
