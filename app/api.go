@@ -141,6 +141,7 @@ func (n *Node) eachHolder(caller context.Context, namespace string, space domain
 	ctx, cancel := n.control()
 	defer cancel()
 	defer context.AfterFunc(caller, cancel)()
+	ctx = ports.WithTrace(ctx, ports.TraceOf(caller))
 	var wg sync.WaitGroup
 	for id, r := range byPeer {
 		wg.Go(func() { ask(ctx, n.peers.get(id), r.rows, r.keys) })

@@ -188,6 +188,7 @@ type ask struct {
 	index int
 	peer  *peer
 	probe bool
+	trace ports.Trace // that the call belongs to
 	rows  []askRow
 
 	req        ports.ResolveRequest
@@ -231,7 +232,9 @@ func (c *getCall) askAll() {
 func (c *getCall) launch() {
 	for ; c.launched < c.nasks; c.launched++ {
 		c.outstanding++
-		c.n.wg.Go(c.asks[c.launched].run)
+		a := c.asks[c.launched]
+		a.trace = ports.TraceOf(c.ctx)
+		c.n.wg.Go(a.run)
 	}
 }
 
@@ -393,6 +396,7 @@ func (a *ask) run() {
 	n := a.c.n
 	ctx, cancel := n.control()
 	defer cancel()
+	ctx = ports.WithTrace(ctx, a.trace)
 	a.conn, a.err = n.ask(ctx, a.peer, func(ctx context.Context, c *conn) error {
 		if a.probe {
 			if err := n.p.Resolver.Probe(ctx, c.to, a.req.Keys, &a.probeReply); err != nil {

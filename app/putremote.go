@@ -153,6 +153,7 @@ func (p *remotePut) control() (context.Context, context.CancelFunc) {
 	n := p.n
 	ctx, cancel := context.WithTimeout(n.stop, min(n.cfg.ControlTimeout, p.deadline.Sub(n.now())))
 	stop := context.AfterFunc(p.ctx, cancel)
+	ctx = ports.WithTrace(ctx, ports.TraceOf(p.ctx))
 	return ctx, func() { stop(); cancel() }
 }
 

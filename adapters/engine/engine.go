@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/spanpool/spanpool/ports"
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
@@ -92,6 +93,12 @@ func Listen(path string, c Config) (*Server, error) {
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer}),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			return handle(traced(ctx), req)
+		}),
+		grpc.StreamInterceptor(func(srv any, st grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return handle(srv, &tracedStream{st, traced(st.Context())})
+		}),
 	)
 	enginev1.RegisterEngineServer(s.grpc, s.calls)
 	healthv1.RegisterHealthServer(s.grpc, s.health)
@@ -113,6 +120,23 @@ func (s *Server) reap() {
 		}
 	}
 }
+
+// traced takes over the trace that an engine's call belongs to.
+func traced(ctx context.Context) context.Context {
+	if v := metadata.ValueFromIncomingContext(ctx, ports.TraceHeader); len(v) == 1 {
+		return ports.WithTrace(ctx, ports.ParseTrace(v[0]))
+	}
+	return ctx
+}
+
+// tracedStream is a stream whose calls belong to that trace.
+type tracedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context is the stream's, with the trace.
+func (s *tracedStream) Context() context.Context { return s.ctx }
 
 // Serve answers until Stop.
 func (s *Server) Serve() error {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -296,6 +297,9 @@ func (w *conn) open(ctx context.Context, cancel context.CancelCauseFunc, desc *g
 
 // exchange sends the parts and joins those that come back. sent says that there was a connection to send them on.
 func exchange[Q proto.Message, T any, R message[T]](ctx context.Context, c *Client, way *conn, method string, request []Q) (reply R, sent bool, err error) {
+	if t := ports.TraceOf(ctx); !t.IsZero() {
+		ctx = metadata.AppendToOutgoingContext(ctx, ports.TraceHeader, t.String())
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	desc := &onePart

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -166,7 +167,7 @@ func serve[T, R any, Q named[T]](s *Server, st stream[T, R], answer func(ctx con
 	if err != nil {
 		return asStatus(err)
 	}
-	reply, err := answer(st.Context(), from, in)
+	reply, err := answer(traced(st.Context()), from, in)
 	if err != nil {
 		return asStatus(err)
 	}
@@ -179,6 +180,14 @@ func serve[T, R any, Q named[T]](s *Server, st stream[T, R], answer func(ctx con
 		}
 	}
 	return nil
+}
+
+// traced takes over the trace that the asker's call belongs to.
+func traced(ctx context.Context) context.Context {
+	if v := metadata.ValueFromIncomingContext(ctx, ports.TraceHeader); len(v) == 1 {
+		return ports.WithTrace(ctx, ports.ParseTrace(v[0]))
+	}
+	return ctx
 }
 
 func receive[T, R any, Q named[T]](s *Server, st stream[T, R]) (from ports.Peer, in Q, err error) {

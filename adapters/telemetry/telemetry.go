@@ -1,5 +1,5 @@
-// Package telemetry shows what a node counts to whoever watches it: as OpenTelemetry instruments, and over them as a page that
-// Prometheus scrapes.
+// Package telemetry shows what a node does to whoever watches it: its counts as OpenTelemetry instruments, and over them as a page that
+// Prometheus scrapes; and, when asked to, a span of each batch (Tracing).
 //
 // What Stats has is not counted again: at each scrape one callback takes one Stats, and every instrument is read off that copy, so the
 // series of a scrape belong together and a node that nobody watches does nothing. Only how long batches took is kept here, by an
@@ -59,10 +59,14 @@ func New(c Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	about := resource.NewSchemaless(attribute.String("service.name", namespace), attribute.String("service.instance.id", string(c.Node)),
-		attribute.String("service.version", c.Version))
-	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(about))
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(about(c)))
 	return &Telemetry{provider: provider, registry: registry, batches: b}, nil
+}
+
+// about is what the instruments and spans are of.
+func about(c Config) *resource.Resource {
+	return resource.NewSchemaless(attribute.String("service.name", namespace), attribute.String("service.instance.id", string(c.Node)),
+		attribute.String("service.version", c.Version))
 }
 
 // Observer is what a node tells of its batches.

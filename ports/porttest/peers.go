@@ -42,6 +42,7 @@ func RunPeers(t *testing.T, open func(t testing.TB, srv *FakeServer) *PeersHarne
 		{"RequestsAreBorrowedForTheCallOnly", requestsAreBorrowedForTheCallOnly},
 		{"RepliesAreTruncatedFirst", repliesAreTruncatedFirst},
 		{"TheServerIsToldWhoAsks", theServerIsToldWhoAsks},
+		{"ATraceGoesWithTheCall", aTraceGoesWithTheCall},
 		{"ARestartIsNoticedByEveryMethod", aRestartIsNoticedByEveryMethod},
 		{"HelloNeedNotNameAStart", helloNeedNotNameAStart},
 		{"AnUnreachablePeerIsErrPeer", anUnreachablePeerIsErrPeer},
@@ -128,6 +129,18 @@ func theServerIsToldWhoAsks(t *testing.T, p *peers) {
 	p.eachMethod(t, func(ctx context.Context, t *testing.T, m method) {
 		require.NoError(t, m.call(ctx, p, p.Owner))
 		require.Equal(t, []FakeCall{{m.name, p.Asker}}, p.srv.TakeCalls())
+	})
+}
+
+func aTraceGoesWithTheCall(t *testing.T, p *peers) {
+	seen := make(chan ports.Trace, 1)
+	p.srv.Use(Answers{Each: func(ctx context.Context, _ string) error { seen <- ports.TraceOf(ctx); return nil }})
+	trace := ports.Trace{ID: [16]byte{1, 15: 2}, Span: [8]byte{3, 7: 4}, Sampled: true}
+	p.eachMethod(t, func(ctx context.Context, t *testing.T, m method) {
+		require.NoError(t, m.call(ports.WithTrace(ctx, trace), p, p.Owner))
+		require.Equal(t, trace, <-seen)
+		require.NoError(t, m.call(ctx, p, p.Owner))
+		require.Zero(t, <-seen, "a call of no trace has none")
 	})
 }
 

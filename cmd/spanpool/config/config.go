@@ -54,6 +54,8 @@ type Settings struct {
 	PutArenaBytes   uint64
 	Prefetch        bool
 	CacheRemote     bool
+	TracingOTLP     string
+	TracingSample   float64
 	Drain           time.Duration
 	LogLevel        string
 	Node            app.Config

@@ -106,7 +106,7 @@ var bad = map[string]string{
 	"arena.get_bytes": "1.5GiB", "arena.put_bytes": "x", "locality": "some", "ranged_locality_prefetch": "yes!", "cache_remote_fetches": "?",
 	"admission": "some", "admission.max_bytes": "16 MB", "filling_share": "1.5", "watermark.high": "NaN", "watermark.low": "-0.1", "lease": "500",
 	"reservation": "0s", "hold": "-1s", "timeout.dial": "2h", "timeout.control": "1", "timeout.transfer": "s", "timeout.arena": "1 s", "timeout.call": "",
-	"breaker.min": "none", "breaker.max": "0", "drain": "10", "log.level": "loud",
+	"breaker.min": "none", "breaker.max": "0", "drain": "10", "log.level": "loud", "tracing.otlp": "collector", "tracing.sample": "2",
 }
 
 // free are the settings whose text can be anything.

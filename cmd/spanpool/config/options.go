@@ -69,6 +69,9 @@ var options = []option{
 	{key: "timeout.call", value: "5s", help: "a whole call", set: duration(func(s *Settings) *time.Duration { return &s.Node.CallTimeout })},
 	{key: "breaker.min", value: "1s", help: "first time for which a failed peer is left out", set: duration(func(s *Settings) *time.Duration { return &s.Node.BreakerMin })},
 	{key: "breaker.max", value: "10s", help: "longest such time", set: duration(func(s *Settings) *time.Duration { return &s.Node.BreakerMax })},
+	{key: "tracing.otlp", help: "HOST:PORT of an OTLP collector (gRPC, no TLS: one on this host) that takes a span of each batch; default: none",
+		set: optionalAddress(func(s *Settings) *string { return &s.TracingOTLP })},
+	{key: "tracing.sample", value: "1", help: "share of the traces that begin here that is kept", set: share(func(s *Settings) *float64 { return &s.TracingSample })},
 	{key: "drain", value: "10s", help: "time for calls in progress to end at SIGTERM", set: duration(func(s *Settings) *time.Duration { return &s.Drain })},
 	{key: "log.level", value: "info", help: "debug, info, warn, error", set: oneOf(func(s *Settings) *string { return &s.LogLevel }, "debug", "info", "warn", "error")},
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
+	"github.com/spanpool/spanpool/ports"
 )
 
 // Options is what does not come from the settings.
@@ -55,6 +56,7 @@ func partError(part string, err error) error {
 // Daemon is one start. Start and Stop are called once each; Stop also after a Start that failed.
 type Daemon struct {
 	Node *app.Node
+	Pool ports.Pool // the node, with spans in front where they are wanted: what its ways in call
 	At   Addresses
 
 	app *fx.App
@@ -69,9 +71,9 @@ type Addresses struct{ Control, Data, HTTP, Socket string }
 func modules(s *config.Settings, o Options) fx.Option {
 	all := []fx.Option{
 		fx.Supply(s, o),
-		fx.Provide(newLogger),
+		fx.Provide(newLogger, func() *heldBack { return &heldBack{} }),
 		fx.WithLogger(quiet),
-		mediumModule(s), transportModule(s), nodeModule(),
+		tracingModule(), mediumModule(s), transportModule(s), nodeModule(),
 	}
 	if s.HTTP != config.Off {
 		all = append(all, httpModule())
@@ -86,7 +88,7 @@ func modules(s *config.Settings, o Options) fx.Option {
 // New opens every part. An error names the part, and leaves nothing behind.
 func New(s *config.Settings, o Options) (*Daemon, error) {
 	d := &Daemon{own: newResources()}
-	d.app = fx.New(fx.Supply(d.own, &d.At), modules(s, o), fx.Populate(&d.Node, &d.log),
+	d.app = fx.New(fx.Supply(d.own, &d.At), modules(s, o), fx.Populate(&d.Node, &d.Pool, &d.log),
 		fx.StartTimeout(startTimeout), fx.StopTimeout(2*s.Drain+closeTimeout))
 	if err := d.app.Err(); err != nil {
 		var part *PartError

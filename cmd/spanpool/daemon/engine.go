@@ -9,6 +9,7 @@ import (
 	"github.com/spanpool/spanpool/adapters/engine"
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
+	"github.com/spanpool/spanpool/ports"
 )
 
 // engineModule serves the node to its own host.
@@ -16,8 +17,8 @@ func engineModule() fx.Option {
 	return fx.Module("engine socket", fx.Invoke(serveEngine))
 }
 
-func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, n *app.Node, own *resources, at *Addresses, l *slog.Logger) error {
-	server, err := engine.Listen(s.Socket, engine.Config{Pool: n, Self: n.Self(), Version: o.Version, Warnings: s.Warnings()})
+func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, n *app.Node, pool ports.Pool, own *resources, at *Addresses, l *slog.Logger) error {
+	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings()})
 	if err != nil {
 		return partError("socket", err)
 	}

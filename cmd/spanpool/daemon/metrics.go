@@ -23,8 +23,8 @@ func newTelemetry(s *config.Settings, o Options, own *resources) (*telemetry.Tel
 }
 
 // watch shows what the node counts, and what the parts around it do that the node does not see.
-func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, server *grpcpeer.Server) error {
-	more := append(memoryFamilies(m), controlFamily(server))
+func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, server *grpcpeer.Server, tracing *telemetry.Tracing, held *heldBack) error {
+	more := append(memoryFamilies(m), controlFamily(server), tracing.Family(), held.family())
 	for _, t := range all {
 		if t, ok := t.(*tcp.Transport); ok {
 			more = append(more, tcpFamilies(t)...)

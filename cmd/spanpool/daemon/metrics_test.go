@@ -193,6 +193,8 @@ var unmoved = map[string]string{
 	"spanpool_install_failures_total":  "app's tests: each reason is a fault",
 	"spanpool_leases_renewed_total":    "app's tests: a walk that is longer than a lease",
 	"spanpool_leases_stale_total":      "app's tests: a fault",
+	"spanpool_log_held_back_total":     "its own test: warnings that repeat",
+	"spanpool_tracing_spans_total":     "its own tests: a collector",
 	"spanpool_memory_huge_bytes":       "the host may have no huge pages",
 	"spanpool_peer_breaker_open":       "the peer is up",
 	"spanpool_peer_failing":            "the peer is up",

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/grpcpeer"
+	"github.com/spanpool/spanpool/adapters/telemetry"
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/ports"
@@ -50,8 +51,8 @@ func listenControl(s *config.Settings, own *resources, at *Addresses) (net.Liste
 	return l, nil
 }
 
-func newServer(c *control, n *app.Node, own *resources) (*grpcpeer.Server, error) {
-	server, err := grpcpeer.NewServer(c.config, n.PeerServer())
+func newServer(c *control, n *app.Node, t *telemetry.Tracing, own *resources) (*grpcpeer.Server, error) {
+	server, err := grpcpeer.NewServer(c.config, t.PeerServer(n.PeerServer()))
 	if err != nil {
 		return nil, partError("listen", err)
 	}
