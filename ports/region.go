@@ -61,6 +61,14 @@ func (d DeviceRegion) Len() uint64 { return d.n }
 // Ordinal is the accelerator.
 func (d DeviceRegion) Ordinal() int { return d.ordinal }
 
+// Overlaps says that the two share memory.
+func (d DeviceRegion) Overlaps(o DeviceRegion) bool {
+	if d.ordinal != o.ordinal || d.n == 0 || o.n == 0 {
+		return false
+	}
+	return d.addr.v-o.addr.v < o.n || o.addr.v-d.addr.v < d.n // of the two differences one wraps around, or both are 0
+}
+
 // Addr is where the region begins on it.
 func (d DeviceRegion) Addr() DevAddr { return d.addr }
 func (DeviceRegion) region()         {}

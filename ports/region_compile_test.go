@@ -79,6 +79,23 @@ func TestDeviceMemoryGetsInByEmbeddingOnly(t *testing.T) {
 	require.False(t, host, "code that asks for bytes asks for a HostRegion")
 }
 
+func TestDeviceRegionsOverlapWhereTheyShareMemory(t *testing.T) {
+	at := func(ordinal int, a, n uint64) ports.DeviceRegion {
+		return ports.DeviceRegionOf(ordinal, ports.DevAddrOf(a), n)
+	}
+	for _, tt := range []struct {
+		a, b ports.DeviceRegion
+		want bool
+	}{
+		{at(0, 100, 10), at(0, 100, 10), true}, {at(0, 100, 10), at(0, 109, 1), true}, {at(0, 100, 10), at(0, 110, 5), false},
+		{at(0, 100, 10), at(1, 100, 10), false}, {at(0, 100, 10), at(0, 105, 0), false}, {at(0, 100, 10), at(0, 50, 200), true},
+		{at(0, 1<<63, 1), at(0, 0, 1<<63), false}, {at(0, 0, 1), at(0, 1<<64-1, 1), false},
+	} {
+		require.Equal(t, tt.want, tt.a.Overlaps(tt.b), "%v and %v", tt.a, tt.b)
+		require.Equal(t, tt.want, tt.b.Overlaps(tt.a), "%v and %v", tt.b, tt.a)
+	}
+}
+
 func TestRegionsSayWhatTheyAreMadeOf(t *testing.T) {
 	d := ports.DeviceRegionOf(3, ports.DevAddrOf(1<<40), 1<<33)
 	require.EqualValues(t, 1<<33, d.Len())

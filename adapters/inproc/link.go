@@ -2,7 +2,6 @@ package inproc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spanpool/spanpool/domain"
@@ -133,15 +132,17 @@ func (l *Link) check(op *ports.Op, segs []ports.Segment) (bytes uint64, g *grant
 }
 
 func (l *Link) checkSegment(s *ports.Segment) error {
-	local, ok := s.Local.(ports.HostRegion)
-	if !ok {
-		return fmt.Errorf("local region of type %T: %w", s.Local, errors.ErrUnsupported)
+	if err := l.ours.reaches(s.Local); err != nil {
+		return fmt.Errorf("local: %w", err)
 	}
-	if !within(s.LocalOff, s.Len, local.Len()) {
-		return fmt.Errorf("local offset %d, length %d, of %d bytes: %w", s.LocalOff, s.Len, local.Len(), ports.ErrBounds)
+	if !within(s.LocalOff, s.Len, s.Local.Len()) {
+		return fmt.Errorf("local offset %d, length %d, of %d bytes: %w", s.LocalOff, s.Len, s.Local.Len(), ports.ErrBounds)
 	}
 	remote, ok := l.theirs.mu.exposed[s.Remote]
-	if !ok || !within(s.RemoteOff, s.Len, remote.Len()) {
+	if !ok {
+		return fmt.Errorf("buffer %d was not exposed: %w", s.Remote, ports.ErrBounds)
+	}
+	if !within(s.RemoteOff, s.Len, remote.Len()) {
 		return fmt.Errorf("remote offset %d, length %d, of buffer %d with %d bytes: %w",
 			s.RemoteOff, s.Len, s.Remote, remote.Len(), ports.ErrBounds)
 	}

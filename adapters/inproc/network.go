@@ -32,13 +32,18 @@ type Options struct {
 	Driver Driver     // of a modelled link
 	// Clock tells deadlines and completions: the one that the nodes have. nil: a monotonic clock.
 	Clock ports.Clock
+	// Copier moves bytes where one side is device memory. nil: there is none, and it is refused. Background is the one for pulls;
+	// nil: Copier.
+	Copier, Background ports.Copier
 }
 
 // Network joins the endpoints of one process.
 type Network struct {
 	clock ports.Clock
 	model LinkModel
-	pacer *pacer // of Driver OSThread; nil otherwise
+	// copiers of device memory, by the purpose of the op; nil: none
+	copiers [ports.NumPurposes]ports.Copier
+	pacer   *pacer // of Driver OSThread; nil otherwise
 
 	stop    context.Context // ends at Close: the context of servers' calls
 	stopNow context.CancelFunc
@@ -71,6 +76,10 @@ func NewNetwork(o Options) *Network {
 	n.stop, n.stopNow = context.WithCancel(context.Background())
 	n.mu.endpoints = make(map[ports.PeerID]*Endpoint)
 	n.mu.pairs = make(map[pairKey]*pair)
+	if o.Background == nil {
+		o.Background = o.Copier
+	}
+	n.copiers = [ports.NumPurposes]ports.Copier{ports.PurposeGet: o.Copier, ports.PurposePull: o.Background, ports.PurposePut: o.Copier}
 	if o.Link != nil {
 		n.model = *o.Link
 		n.model.Delay = max(0, n.model.Delay)

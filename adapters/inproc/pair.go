@@ -2,6 +2,7 @@ package inproc
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ type pair struct {
 	net  *Network
 	key  pairKey
 	wake chan struct{} // capacity 1: "look again"
+
+	devices deviceCopies // of the driver
 
 	// mu serialises everything but the copying of a chunk, during which the driver lets it go.
 	mu struct {
@@ -239,18 +242,26 @@ func (p *pair) cancel(l *Link, q *ports.Completions, tags []uint64) {
 }
 
 // awaitQuiet returns when no op of the link under way names any of that memory.
-func (p *pair) awaitQuiet(l *Link, h ports.HostRegion) {
+func (p *pair) awaitQuiet(l *Link, r ports.Region) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for slices.ContainsFunc(p.mu.ops, func(o *op) bool { return o.link == l && o.names(h) }) {
+	for slices.ContainsFunc(p.mu.ops, func(o *op) bool { return o.link == l && o.names(r) }) {
 		p.mu.quiet.Wait()
 	}
 }
 
-func (o *op) names(h ports.HostRegion) bool {
-	return slices.ContainsFunc(o.segs, func(s ports.Segment) bool {
-		return overlap(s.Local.(ports.HostRegion).Bytes(), h.Bytes())
-	})
+func (o *op) names(r ports.Region) bool {
+	return slices.ContainsFunc(o.segs, func(s ports.Segment) bool { return shared(s.Local, r) })
+}
+
+// shared says that two regions share memory.
+func shared(a, b ports.Region) bool {
+	if a, ok := a.(ports.DeviceRegion); ok {
+		b, ok := b.(ports.DeviceRegion)
+		return ok && a.Overlaps(b)
+	}
+	h, ok := b.(ports.HostRegion)
+	return ok && overlap(a.(ports.HostRegion).Bytes(), h.Bytes())
 }
 
 // cut makes the pair a black hole, or heals it.
@@ -360,7 +371,7 @@ func (p *pair) copyLocked(o *op, t Turn) domain.Instant {
 	n := min(t.Len, o.left)
 	o.copying = true
 	p.mu.Unlock()
-	err := o.copy(n)
+	err := o.copy(n, &p.devices)
 	p.mu.Lock()
 	o.copying = false
 	now := p.now()
@@ -435,8 +446,30 @@ func (p *pair) run() {
 	}
 }
 
-// copy moves the next n bytes of the op. A write is applied under its grant's lock, after asking whether it stands.
-func (o *op) copy(n uint64) error {
+// deviceCopies is what a chunk copies from and to device memory; the driver's own.
+type deviceCopies struct {
+	ops  []ports.CopyOp
+	errs []error
+}
+
+// run does them. They are begun, so they are finished whoever leaves; the copier has its own bound.
+func (d *deviceCopies) run(c ports.Copier) error {
+	if len(d.ops) == 0 {
+		return nil
+	}
+	for len(d.errs) < len(d.ops) {
+		d.errs = append(d.errs, nil)
+	}
+	errs := d.errs[:len(d.ops)]
+	c.Copy(context.Background(), d.ops, errs)
+	clear(d.ops)
+	d.ops = d.ops[:0]
+	return errors.Join(errs...)
+}
+
+// copy moves the next n bytes of the op. A write is applied under its grant's lock, after asking whether it stands. Where one side is
+// device memory, no byte of it is touched here: the network's copier does it.
+func (o *op) copy(n uint64, d *deviceCopies) error {
 	if o.grant != nil {
 		o.grant.mu.Lock()
 		defer o.grant.mu.Unlock()
@@ -448,12 +481,12 @@ func (o *op) copy(n uint64) error {
 	for n > 0 {
 		s := &o.segs[o.at]
 		k := min(n, s.Len-o.done)
-		local := s.Local.(ports.HostRegion).Bytes()[s.LocalOff+o.done:][:k]
-		remote := exposed[s.Remote].Bytes()[s.RemoteOff+o.done:][:k]
+		c := ports.CopyOp{Dst: s.Local, DstOff: s.LocalOff + o.done, Src: exposed[s.Remote], SrcOff: s.RemoteOff + o.done, Len: k}
 		if o.dir == ports.Write {
-			copy(remote, local)
-		} else {
-			copy(local, remote)
+			c.Dst, c.DstOff, c.Src, c.SrcOff = c.Src, c.SrcOff, c.Dst, c.DstOff
+		}
+		if !copyHost(&c) {
+			d.ops = append(d.ops, c)
 		}
 		n -= k
 		o.done += k
@@ -461,7 +494,20 @@ func (o *op) copy(n uint64) error {
 			o.at, o.done = o.at+1, 0
 		}
 	}
-	return nil
+	return d.run(o.link.ours.start.ep.net.copiers[o.why])
+}
+
+// copyHost copies where both sides are host memory.
+func copyHost(c *ports.CopyOp) bool {
+	dst, ok := c.Dst.(ports.HostRegion)
+	if !ok {
+		return false
+	}
+	src, ok := c.Src.(ports.HostRegion)
+	if ok {
+		copy(dst.Bytes()[c.DstOff:][:c.Len], src.Bytes()[c.SrcOff:])
+	}
+	return ok
 }
 
 // crossing waits for one way of a control message: the link's delay, and as long as the pair is cut.

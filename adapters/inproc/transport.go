@@ -26,9 +26,9 @@ type Transport struct {
 	mu struct {
 		sync.Mutex
 		closed    bool
-		answered  bool                        // exposed does not change any more
-		exposed   map[uint32]ports.HostRegion // read without the lock by links, which only exist after an answer
-		local     map[ports.Registration]ports.HostRegion
+		answered  bool                    // exposed does not change any more
+		exposed   map[uint32]ports.Region // read without the lock by links, which only exist after an answer
+		local     map[ports.Registration]ports.Region
 		grants    map[ports.GrantID]*grant
 		lastLocal ports.Registration
 		lastGrant ports.GrantID
@@ -48,8 +48,8 @@ var _ ports.Transport = (*Transport)(nil)
 
 func newTransport(s *start) *Transport {
 	t := &Transport{start: s}
-	t.mu.exposed = make(map[uint32]ports.HostRegion)
-	t.mu.local = make(map[ports.Registration]ports.HostRegion)
+	t.mu.exposed = make(map[uint32]ports.Region)
+	t.mu.local = make(map[ports.Registration]ports.Region)
 	t.mu.grants = make(map[ports.GrantID]*grant)
 	t.mu.askers = make(map[ports.PeerID]*asker)
 	t.mu.links = make(map[*Link]struct{})
@@ -59,26 +59,31 @@ func newTransport(s *start) *Transport {
 // Kind is "inproc".
 func (t *Transport) Kind() ports.TransportKind { return Kind }
 
-// Caps says that writes are possible and device memory is not.
-func (t *Transport) Caps() ports.Caps { return ports.Caps{Write: true} }
+// Caps says that writes are possible, and device memory where the network has a copier for it.
+func (t *Transport) Caps() ports.Caps { return ports.Caps{Write: true, Device: t.reachesDevices()} }
+
+func (t *Transport) reachesDevices() bool { return t.start.ep.net.copiers[ports.PurposeGet] != nil }
 
 func (t *Transport) fail(op string, peer ports.PeerID, err error) error {
 	return &OpError{Op: op, Peer: peer, Err: err}
 }
 
-// hostRegion refuses memory that this process cannot touch.
-func hostRegion(r ports.Region) (ports.HostRegion, error) {
-	h, ok := r.(ports.HostRegion)
-	if !ok {
-		return h, fmt.Errorf("region of type %T, want host memory: %w", r, errors.ErrUnsupported)
+// reaches refuses memory that nothing here can touch.
+func (t *Transport) reaches(r ports.Region) error {
+	switch r.(type) {
+	case ports.HostRegion:
+		return nil
+	case ports.DeviceRegion:
+		if t.reachesDevices() {
+			return nil
+		}
 	}
-	return h, nil
+	return fmt.Errorf("region of type %T, want host memory: %w", r, errors.ErrUnsupported)
 }
 
 // Expose makes a buffer of the medium reachable by links. A buffer is exposed once, and before the first answer.
 func (t *Transport) Expose(buffer uint32, r ports.Region) error {
-	h, err := hostRegion(r)
-	if err != nil {
+	if err := t.reaches(r); err != nil {
 		return t.fail("expose", "", err)
 	}
 	t.mu.Lock()
@@ -92,14 +97,13 @@ func (t *Transport) Expose(buffer uint32, r ports.Region) error {
 	if _, twice := t.mu.exposed[buffer]; twice {
 		return t.fail("expose", "", fmt.Errorf("buffer %d is exposed already: %w", buffer, domain.ErrInvalid))
 	}
-	t.mu.exposed[buffer] = h
+	t.mu.exposed[buffer] = r
 	return nil
 }
 
 // Register notes local memory, so that Deregister can wait for it. Ops may name memory that is not registered.
 func (t *Transport) Register(r ports.Region) (ports.Registration, error) {
-	h, err := hostRegion(r)
-	if err != nil {
+	if err := t.reaches(r); err != nil {
 		return 0, t.fail("register", "", err)
 	}
 	t.mu.Lock()
@@ -108,14 +112,14 @@ func (t *Transport) Register(r ports.Region) (ports.Registration, error) {
 		return 0, t.fail("register", "", ports.ErrClosed)
 	}
 	t.mu.lastLocal++
-	t.mu.local[t.mu.lastLocal] = h
+	t.mu.local[t.mu.lastLocal] = r
 	return t.mu.lastLocal, nil
 }
 
 // Deregister returns once no op of ours touches that memory. After Close it is a matter of course.
 func (t *Transport) Deregister(id ports.Registration) error {
 	t.mu.Lock()
-	h, ok := t.mu.local[id]
+	r, ok := t.mu.local[id]
 	delete(t.mu.local, id)
 	links := t.linksLocked()
 	t.mu.Unlock()
@@ -123,7 +127,7 @@ func (t *Transport) Deregister(id ports.Registration) error {
 		return t.fail("deregister", "", fmt.Errorf("registration %d: %w", id, ports.ErrNotFound))
 	}
 	for _, l := range links {
-		l.pair.awaitQuiet(l, h)
+		l.pair.awaitQuiet(l, r)
 	}
 	return nil
 }
