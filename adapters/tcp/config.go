@@ -21,6 +21,9 @@ type Config struct {
 	// Secret, when it is set, must be the same on both ends: a key that was overheard on the control connection is then of no use.
 	Secret []byte
 
+	// Copier moves bytes between host and device memory. nil: device memory is refused. Background is the one for pulls; nil: Copier.
+	Copier, Background ports.Copier
+
 	Conns        int           // connections of a link that we make; default 4, at most 16
 	DialTimeout  time.Duration // for all that Link does, and for a peer's proof; default 1 s
 	StallTimeout time.Duration // a connection that stands still in mid frame for so long is closed; default 10 s

@@ -3,6 +3,7 @@ package tcp
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/spanpool/spanpool/ports"
 )
@@ -41,15 +42,17 @@ const (
 	statusOK status = iota
 	statusBounds
 	statusRevoked
+	statusFailed // the owner's device did not carry it out
 	numStatuses
 )
 
 // err is the class of a status, nil for statusOK.
 func (s status) err() error {
-	return [numStatuses]error{nil, ports.ErrBounds, ports.ErrRevoked}[s]
+	return [numStatuses]error{nil, ports.ErrBounds, ports.ErrRevoked, errDevice}[s]
 }
 
 var (
+	errDevice    = fmt.Errorf("the owner's device failed: %w", ports.ErrPeer)
 	errGarbage   = errors.New("a frame that makes no sense")
 	errOversized = errors.New("a frame past the limits")
 	errTruncated = errors.New("the connection ended in mid frame")

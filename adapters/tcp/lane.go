@@ -47,24 +47,27 @@ type lane struct {
 	out struct {
 		sync.Mutex
 		vec     vec
-		id      uint32 // of the write that is being sent
-		left    int    // of its frame and what precedes it; 0: none is being sent
-		aborted bool   // its op is gone: nothing may be sent any more
+		id      uint32  // of the write that is being sent
+		left    int     // of its frame and what precedes it; 0: none is being sent
+		aborted bool    // its op is gone: nothing may be sent any more
+		last    *flight // the write that is being sent, when some of it is device memory's
 	}
 
 	// The receiver's own.
-	buf    []byte // what was read ahead is buf[r:w]
-	r, w   int
-	ahead  vec // of buf
-	left   int // of the payload that is being received
-	now    *flight
-	header pump
-	body   pump // of a payload, into place
-	piece  pump // of one by way of the buffer
+	buf     []byte // what was read ahead is buf[r:w]
+	r, w    int
+	ahead   vec // of buf
+	left    int // of the payload that is being received
+	now     *flight
+	landing staging // of what goes on to device memory
+	header  pump
+	body    pump // of a payload, into place
+	piece   pump // of one by way of the buffer
 
 	// The sender's own.
-	frames []byte
-	send   pump
+	frames  []byte
+	leaving staging // of what comes from device memory
+	send    pump
 }
 
 // flight is one request on a lane. op is nil when it was disowned; it changes under Link.mu, lane.in and lane.out together, so that
@@ -78,6 +81,7 @@ type flight struct {
 	off   uint64
 	count int
 	bytes int
+	err   error // of a copy to or from device memory; the receiver's, and the sender's before all was sent
 }
 
 func newLane(l *Link, s *socket) *lane {
@@ -139,6 +143,7 @@ func (c *lane) transmit() {
 				return
 			}
 		}
+		c.fetch()
 		if err := c.sendAll(); err != nil {
 			c.l.end(ports.ErrReset)
 			return
@@ -221,18 +226,30 @@ func (c *lane) aimOut(n int, last *flight) {
 	defer c.out.Unlock()
 	c.out.vec.add(c.frames[:n])
 	if last != nil {
-		last.addTo(&c.out.vec)
+		c.leaving.reset()
+		last.addTo(&c.out.vec, &c.leaving)
+		c.out.last = last
 		c.out.id, c.out.left = last.id, c.out.vec.left
 	}
 }
 
 // addTo appends the memory of a flight. Precondition: it has its op, which cannot end meanwhile.
-func (f *flight) addTo(v *vec) {
+// Device memory has no address here: its part of the payload goes by st.
+func (f *flight) addTo(v *vec, st *staging) {
 	off, left := f.off, uint64(f.bytes)
 	for at := f.at; left > 0; at++ {
 		s := &f.op.segs[at]
 		n := min(s.Len-off, left)
-		v.add(s.Local.(ports.HostRegion).Bytes()[s.LocalOff+off:][:n])
+		switch r := s.Local.(type) {
+		case ports.HostRegion:
+			v.add(r.Bytes()[s.LocalOff+off:][:n])
+		case ports.DeviceRegion:
+			if f.dir == ports.Read {
+				v.add(st.drain(s.Local, s.LocalOff+off, int(n)))
+			} else {
+				v.add(st.fill(s.Local, s.LocalOff+off, int(n)))
+			}
+		}
 		left -= n
 		off = 0
 	}
@@ -396,6 +413,7 @@ func (c *lane) land(ahead int) error {
 		}
 	}
 	c.in.place.reset()
+	c.deliver(f)
 	return nil
 }
 
@@ -406,7 +424,8 @@ func (c *lane) aim(f *flight, ahead int) {
 	v := &c.in.place
 	v.reset()
 	if f.op != nil {
-		f.addTo(v)
+		c.landing.reset()
+		f.addTo(v, &c.landing)
 	}
 	c.copyAhead(f)
 	if c.left > 0 && f.op != nil && !f.small() {
@@ -497,6 +516,10 @@ func (l *Link) landed(c *lane, st status) {
 	f.op = nil
 	c.first, c.count = (c.first+1)%maxFlights, c.count-1
 	if o != nil {
+		if f.err != nil && o.err == nil {
+			o.err = f.err
+			l.dequeueLocked(o)
+		}
 		l.settleLocked(o, st)
 	}
 	if l.mu.backlog > 0 {

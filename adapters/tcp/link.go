@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -125,7 +124,7 @@ func checkShape(b *ports.Batch) error {
 
 func (l *Link) admitLocked(b *ports.Batch, in *ports.Op, q *ports.Completions, now domain.Instant) {
 	segs := b.Segments[in.First : in.First+in.Count]
-	bytes, err := checkLocal(segs)
+	bytes, err := l.t.checkLocal(segs)
 	until := in.Deadline
 	if until == 0 {
 		until = now.Add(l.t.cfg.OpTimeout)
@@ -147,12 +146,12 @@ func (l *Link) admitLocked(b *ports.Batch, in *ports.Op, q *ports.Completions, n
 }
 
 // checkLocal says whether our side of an op can be carried out, and returns its length. The owner checks the other.
-func checkLocal(segs []ports.Segment) (bytes uint64, err error) {
+func (t *Transport) checkLocal(segs []ports.Segment) (bytes uint64, err error) {
 	for i := range segs {
 		s := &segs[i]
-		r, ok := s.Local.(ports.HostRegion)
-		if !ok {
-			return 0, fmt.Errorf("segment %d: local region of type %T: %w", i, s.Local, errors.ErrUnsupported)
+		r := s.Local
+		if err := t.reaches(r); err != nil {
+			return 0, fmt.Errorf("segment %d: local %w", i, err)
 		}
 		if s.LocalOff > r.Len() || s.Len > r.Len()-s.LocalOff {
 			return 0, fmt.Errorf("segment %d: local offset %d, length %d, of %d bytes: %w", i, s.LocalOff, s.Len, r.Len(), ports.ErrBounds)
@@ -290,18 +289,18 @@ func (l *Link) cancelLocked(o *op, now domain.Instant) {
 }
 
 // awaitQuiet returns when no op under way names any of that memory.
-func (l *Link) awaitQuiet(h ports.HostRegion) {
+func (l *Link) awaitQuiet(r ports.Region) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.waiters++
 	defer func() { l.mu.waiters-- }()
-	for slices.ContainsFunc(l.mu.ops, func(o *op) bool { return o.names(h) }) {
+	for slices.ContainsFunc(l.mu.ops, func(o *op) bool { return o.names(r) }) {
 		l.mu.quiet.Wait()
 	}
 }
 
-func (o *op) names(h ports.HostRegion) bool {
-	return slices.ContainsFunc(o.segs, func(s ports.Segment) bool { return overlap(s.Local.(ports.HostRegion).Bytes(), h.Bytes()) })
+func (o *op) names(r ports.Region) bool {
+	return slices.ContainsFunc(o.segs, func(s ports.Segment) bool { return shared(s.Local, r) })
 }
 
 // Counts is by purpose, and readable after Close. Bytes that were thrown away count too: they crossed.

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/spanpool/spanpool/ports"
 )
 
 const (
@@ -34,9 +36,10 @@ type served struct {
 	read pump
 	send pump
 
-	out   vec // responses that are not sent: headers out of head, and exposed memory
-	head  [heads * responseBytes]byte
-	nhead int
+	out                vec // responses that are not sent: headers out of head, exposed memory, and what was staged of device memory
+	outgoing, incoming staging
+	head               [heads * responseBytes]byte
+	nhead              int
 
 	place vec    // where a payload goes
 	under *grant // what it is applied under; nil: it goes nowhere
@@ -112,30 +115,44 @@ func (s *served) one() error {
 	return s.answerRead(req, segs)
 }
 
-// memory finds what a segment names, or nil.
-func (s *served) memory(g segment) []byte {
+// region finds what a segment names, or nil.
+func (s *served) region(g segment) ports.Region {
 	r, ok := s.t.exposed[g.buffer]
 	if !ok || g.off > r.Len() || uint64(g.len) > r.Len()-g.off {
 		return nil
 	}
-	return r.Bytes()[g.off:][:g.len]
+	return r
 }
 
-// answerRead queues the bytes that a read names, as they lie.
+// answerRead queues the bytes that a read names, as they lie; of device memory, a copy.
 func (s *served) answerRead(req request, segs []byte) error {
 	if err := s.room(1 + req.count); err != nil {
 		return err
 	}
 	for b := segs; len(b) > 0; b = b[segmentBytes:] {
-		if s.memory(decodeSegment(b)) == nil {
+		if s.region(decodeSegment(b)) == nil {
 			return s.respond(req, statusBounds, 0)
 		}
+	}
+	at, failed, err := s.stage(segs)
+	if err != nil {
+		return err
+	}
+	if failed != nil {
+		return s.respond(req, statusFailed, 0)
 	}
 	if err := s.respond(req, statusOK, req.bytes); err != nil {
 		return err
 	}
 	for ; len(segs) > 0; segs = segs[segmentBytes:] {
-		s.out.add(s.memory(decodeSegment(segs)))
+		g := decodeSegment(segs)
+		switch r := s.region(g).(type) {
+		case ports.HostRegion:
+			s.out.add(r.Bytes()[g.off:][:g.len])
+		case ports.DeviceRegion:
+			s.out.add(s.outgoing.b[at:][:g.len])
+			at += int(g.len)
+		}
 	}
 	s.t.counts.served.Add(uint64(req.bytes))
 	if s.out.left >= flushBytes {
@@ -177,6 +194,7 @@ func (s *served) flush() error {
 		s.moved.Add(uint64(n))
 	}
 	s.out.reset()
+	s.outgoing.reset()
 	s.nhead = 0
 	return nil
 }
@@ -245,6 +263,9 @@ func (s *served) write(req request, token, segs []byte) error {
 		st = statusRevoked
 	}
 	if st == statusOK {
+		st = s.deliver()
+	}
+	if st == statusOK {
 		s.t.counts.applied.Add(uint64(req.bytes))
 	}
 	s.under = nil
@@ -256,8 +277,9 @@ func (s *served) write(req request, token, segs []byte) error {
 func (s *served) aim(token, segs []byte) status {
 	s.under = nil
 	s.place.reset()
+	s.incoming.reset()
 	for b := segs; len(b) > 0; b = b[segmentBytes:] {
-		if s.memory(decodeSegment(b)) == nil {
+		if s.region(decodeSegment(b)) == nil {
 			return statusBounds
 		}
 	}
@@ -274,7 +296,13 @@ func (s *served) aim(token, segs []byte) status {
 		}
 	}
 	for ; len(segs) > 0; segs = segs[segmentBytes:] {
-		s.place.add(s.memory(decodeSegment(segs)))
+		g := decodeSegment(segs)
+		switch r := s.region(g).(type) {
+		case ports.HostRegion:
+			s.place.add(r.Bytes()[g.off:][:g.len])
+		case ports.DeviceRegion:
+			s.place.add(s.incoming.drain(r, g.off, int(g.len)))
+		}
 	}
 	s.under = g
 	return statusOK

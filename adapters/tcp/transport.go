@@ -31,14 +31,14 @@ type Transport struct {
 	counts    counters
 
 	// exposed does not change after the first answer; connections of peers, which only exist after one, read it without the lock.
-	exposed map[uint32]ports.HostRegion
+	exposed map[uint32]ports.Region
 
 	// mu guards the tables, and is never held while bytes are moved.
 	mu struct {
 		sync.Mutex
 		closed    bool
 		answered  bool // exposed does not change any more
-		local     map[ports.Registration]ports.HostRegion
+		local     map[ports.Registration]ports.Region
 		grants    map[ports.GrantID]*grant
 		lastLocal ports.Registration
 		lastGrant ports.GrantID
@@ -83,8 +83,8 @@ func Listen(cfg Config) (*Transport, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("tcp transport: %w", err)
 	}
-	t := &Transport{cfg: cfg, start: random64(), greeting: make(chan struct{}, maxGreeting), exposed: make(map[uint32]ports.HostRegion)}
-	t.mu.local = make(map[ports.Registration]ports.HostRegion)
+	t := &Transport{cfg: cfg, start: random64(), greeting: make(chan struct{}, maxGreeting), exposed: make(map[uint32]ports.Region)}
+	t.mu.local = make(map[ports.Registration]ports.Region)
 	t.mu.grants = make(map[ports.GrantID]*grant)
 	t.mu.askers = make(map[ports.PeerID]*asker)
 	t.mu.inbound = make(map[uint64]*inbound)
@@ -125,8 +125,8 @@ func (t *Transport) listen() (err error) {
 // Kind is "tcp".
 func (t *Transport) Kind() ports.TransportKind { return Kind }
 
-// Caps says that writes are possible and device memory is not.
-func (t *Transport) Caps() ports.Caps { return ports.Caps{Write: true} }
+// Caps says that writes are possible, and device memory where there is a copier for it.
+func (t *Transport) Caps() ports.Caps { return ports.Caps{Write: true, Device: t.reachesDevices()} }
 
 // Addresses are those that answers name.
 func (t *Transport) Addresses() []string { return slices.Clone(t.addresses) }
@@ -149,19 +149,9 @@ func fail(op string, peer ports.PeerID, err error) error {
 	return &OpError{Op: op, Peer: peer, Err: err}
 }
 
-// hostRegion refuses memory that this process cannot touch.
-func hostRegion(r ports.Region) (ports.HostRegion, error) {
-	h, ok := r.(ports.HostRegion)
-	if !ok {
-		return h, fmt.Errorf("region of type %T, want host memory: %w", r, errors.ErrUnsupported)
-	}
-	return h, nil
-}
-
 // Expose makes a buffer of the medium reachable by links. A buffer is exposed once, and before the first answer.
 func (t *Transport) Expose(buffer uint32, r ports.Region) error {
-	h, err := hostRegion(r)
-	if err != nil {
+	if err := t.reaches(r); err != nil {
 		return fail("expose", "", err)
 	}
 	t.mu.Lock()
@@ -175,14 +165,13 @@ func (t *Transport) Expose(buffer uint32, r ports.Region) error {
 	if _, twice := t.exposed[buffer]; twice {
 		return fail("expose", "", fmt.Errorf("buffer %d is exposed already: %w", buffer, domain.ErrInvalid))
 	}
-	t.exposed[buffer] = h
+	t.exposed[buffer] = r
 	return nil
 }
 
 // Register notes local memory, so that Deregister can wait for it. Ops may name memory that is not registered.
 func (t *Transport) Register(r ports.Region) (ports.Registration, error) {
-	h, err := hostRegion(r)
-	if err != nil {
+	if err := t.reaches(r); err != nil {
 		return 0, fail("register", "", err)
 	}
 	t.mu.Lock()
@@ -191,14 +180,14 @@ func (t *Transport) Register(r ports.Region) (ports.Registration, error) {
 		return 0, fail("register", "", ports.ErrClosed)
 	}
 	t.mu.lastLocal++
-	t.mu.local[t.mu.lastLocal] = h
+	t.mu.local[t.mu.lastLocal] = r
 	return t.mu.lastLocal, nil
 }
 
 // Deregister returns once no op of ours touches that memory: each has a deadline. After Close it is a matter of course.
 func (t *Transport) Deregister(id ports.Registration) error {
 	t.mu.Lock()
-	h, ok := t.mu.local[id]
+	r, ok := t.mu.local[id]
 	delete(t.mu.local, id)
 	links := t.linksLocked()
 	t.mu.Unlock()
@@ -206,7 +195,7 @@ func (t *Transport) Deregister(id ports.Registration) error {
 		return fail("deregister", "", fmt.Errorf("registration %d: %w", id, ports.ErrNotFound))
 	}
 	for _, l := range links {
-		l.awaitQuiet(h)
+		l.awaitQuiet(r)
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/hip"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
-	"github.com/spanpool/spanpool/ports"
 )
 
 // gpuModule opens the vendor's runtime. What lies on its devices is closed before it.
@@ -27,5 +26,5 @@ func openHBM(s *config.Settings, r *hip.Runtime, own *resources) (pages, error) 
 		return pages{}, partError("medium", err)
 	}
 	own.opened("medium", m.Close)
-	return pages{Medium: m, copier: func(ports.Copier) ports.Copier { return r.Copier() }}, nil
+	return pages{Medium: m, device: device{r.Copier(), r.Background()}}, nil
 }

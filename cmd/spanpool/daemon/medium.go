@@ -11,7 +11,18 @@ import (
 // memory is what the node's bytes lie in, and what moves them. An arena that is off is nil.
 type memory struct {
 	medium, get, put ports.Medium
-	copier           func(own ports.Copier) ports.Copier // nil: the node's own, between host memory
+	device           device
+}
+
+// device is what moves bytes of device memory; nil where there is none.
+type device struct{ copier, background ports.Copier }
+
+// instead replaces the node's own copier, which knows host memory only.
+func (d device) instead() func(own ports.Copier) ports.Copier {
+	if d.copier == nil {
+		return nil
+	}
+	return func(ports.Copier) ports.Copier { return d.copier }
 }
 
 func mediumModule(s *config.Settings) fx.Option {
@@ -24,11 +35,11 @@ func mediumModule(s *config.Settings) fx.Option {
 // pages is the pool's own memory.
 type pages struct {
 	ports.Medium
-	copier func(own ports.Copier) ports.Copier
+	device device
 }
 
 func openMemory(s *config.Settings, p pages, own *resources) (*memory, error) {
-	m := &memory{medium: p.Medium, copier: p.copier}
+	m := &memory{medium: p.Medium, device: p.device}
 	for _, arena := range []struct {
 		into  *ports.Medium
 		name  string

@@ -37,7 +37,7 @@ type observed struct {
 func newNode(s *config.Settings, self ports.Peer, m *memory, t transports, c *control, o observed, l *slog.Logger, own *resources) (*app.Node, error) {
 	cfg := s.Node
 	cfg.Incarnation = self.Incarnation
-	parts := inject.Parts{Medium: m.medium, GetArena: m.get, PutArena: m.put, Transports: t, Resolver: c.client, Writer: c.client, Directory: c.directory, Copier: m.copier}
+	parts := inject.Parts{Medium: m.medium, GetArena: m.get, PutArena: m.put, Transports: t, Resolver: c.client, Writer: c.client, Directory: c.directory, Copier: m.device.instead()}
 	parts.Observer = observers(l, o.By)
 	n, stop, err := inject.Daemon(cfg, parts)
 	if err != nil {

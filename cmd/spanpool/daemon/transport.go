@@ -26,8 +26,8 @@ func transportModule(s *config.Settings) fx.Option {
 	return fx.Module("transport", fx.Provide(boottime.New, open))
 }
 
-func openTCP(s *config.Settings, clock boottime.Clock, own *resources, at *Addresses, _ *memory) (transports, error) {
-	c := tcp.Config{Clock: clock, Listen: []string{s.DataListen}, Secret: s.Secret, Conns: int(s.DataConnections), DialTimeout: s.Node.DialTimeout}
+func openTCP(s *config.Settings, clock boottime.Clock, own *resources, at *Addresses, m *memory) (transports, error) {
+	c := tcp.Config{Clock: clock, Copier: m.device.copier, Background: m.device.background, Listen: []string{s.DataListen}, Secret: s.Secret, Conns: int(s.DataConnections), DialTimeout: s.Node.DialTimeout}
 	if s.DataAdvertise != "" {
 		c.Advertise = []string{s.DataAdvertise}
 	}
