@@ -355,6 +355,22 @@ func putsThatArriveChanged(t *testing.T, w *world, writer place) {
 	}
 }
 
+// TestAWriteInPartsIsVerifiedByItsParts: in whatever order they were written.
+func TestAWriteInPartsIsVerifiedByItsParts(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		id := a.openWrite(objectSize, ports.Hit, "k")
+		require.Equal(t, ports.Stored, a.writePart(id, "k", objectSize, domain.Run{Off: 90_000, Len: objectSize - 90_000}, domain.Run{Off: 0, Len: 40_000}).Status)
+		require.Equal(t, ports.Stored, a.writePart(id, "k", objectSize, domain.Run{Off: 40_000, Len: 50_000}).Status)
+		require.Equal(t, ports.Stored, a.commitWrite(id, "k")[0].Status)
+		require.True(t, b.mustGet(ports.FromSlot, part("k", 40_000, 50_000))[0].Verified)
+		a.flip("k", 39_999)
+		requireStatus(t, ports.Corrupt, b.get(part("k", 0, 40_000)))
+		w.heard()
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintDropped: 1}, a.Stats().Complaints)
+	})
+}
+
 // TestADirectReadIsVerifiedHoweverItsRangesCutThePutRanges: in pieces that lie apart, and two at once.
 func TestADirectReadIsVerifiedHoweverItsRangesCutThePutRanges(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

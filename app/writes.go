@@ -22,9 +22,15 @@ type writeKey struct {
 	version domain.Version // names the pending slot: its id may be another's by now
 	size    uint64
 	claimed domain.Extents // written, or being written
-	runs    []domain.Run   // written, as they came: the put-ranges
+	runs    []writtenRun   // as they came: the put-ranges
 	writing int            // calls that copy
 	done    *ports.Result  // the answer of its commit
+}
+
+// writtenRun is a put-range and its sum, if the node makes sums.
+type writtenRun struct {
+	domain.Run
+	sum uint32
 }
 
 // OpenWrite reserves a slot for each key.
@@ -105,7 +111,8 @@ type partWrite struct {
 	slot   domain.SlotID
 	layout domain.Layout
 	ranges row
-	copies row
+	sums   []uint32 // of the ranges; nil: none are made
+	err    error
 }
 
 // WriteRanges copies ranges into slots that are not visible yet.
@@ -122,26 +129,38 @@ func (n *Node) WriteRanges(ctx context.Context, id ports.WriteID, p *ports.PutBa
 	if err := n.claimParts(id, p, parts, out); err != nil {
 		return refuseAll(out, ports.Invalid, err)
 	}
-	var copies []ports.CopyOp
 	for i := range parts {
-		w := &parts[i]
-		w.copies.lo = uint32(len(copies))
-		if w.key != nil {
-			for _, r := range p.Ranges[w.ranges.lo:w.ranges.hi] {
-				copies = n.appendWrite(copies, p.Regions, r, w.layout)
-			}
+		if w := &parts[i]; w.key != nil {
+			w.err = n.writePart(ctx, p.Regions, w, p.Ranges[w.ranges.lo:w.ranges.hi])
 		}
-		w.copies.hi = uint32(len(copies))
 	}
-	errs := make([]error, len(copies))
-	n.p.Copier.Copy(ctx, copies, errs)
 	now := n.now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range parts {
 		if w := &parts[i]; w.key != nil {
-			n.wrotePartLocked(ctx, w, p.Ranges[w.ranges.lo:w.ranges.hi], firstError(errs[w.copies.lo:w.copies.hi]), now, &out[i])
+			n.wrotePartLocked(ctx, w, p.Ranges[w.ranges.lo:w.ranges.hi], now, &out[i])
 		}
+	}
+	return nil
+}
+
+// writePart copies the ranges of one key into its slot, and sums them there.
+func (n *Node) writePart(ctx context.Context, regions []ports.Memory, w *partWrite, ranges []domain.Range) error {
+	var copies []ports.CopyOp
+	for _, r := range ranges {
+		copies = n.appendWrite(copies, regions, r, w.layout)
+	}
+	errs := make([]error, len(copies))
+	n.p.Copier.Copy(ctx, copies, errs)
+	if err := firstError(errs); err != nil {
+		return err
+	}
+	if !n.sumsPuts(n.regions) {
+		return nil
+	}
+	for _, r := range ranges {
+		w.sums = append(w.sums, sumOf(n.regions, &w.layout, domain.Run{Off: r.Off, Len: r.Len}))
 	}
 	return nil
 }
@@ -221,14 +240,18 @@ func (n *Node) appendWrite(copies []ports.CopyOp, regions []ports.Memory, r doma
 	return copies
 }
 
-func (n *Node) wrotePartLocked(ctx context.Context, w *partWrite, ranges []domain.Range, err error, now domain.Instant, out *ports.Result) {
+func (n *Node) wrotePartLocked(ctx context.Context, w *partWrite, ranges []domain.Range, now domain.Instant, out *ports.Result) {
 	w.key.writing--
-	if err != nil {
+	if w.err != nil {
 		n.doomLocked(w.slot, domain.DoomFailed, now)
-		*out = ports.Result{Status: copyStatus(ctx, err), Size: w.key.size, Err: fmt.Errorf("copy in: %w", err)}
+		*out = ports.Result{Status: copyStatus(ctx, w.err), Size: w.key.size, Err: fmt.Errorf("copy in: %w", w.err)}
 	} else {
-		for _, r := range ranges {
-			w.key.runs = append(w.key.runs, domain.Run{Off: r.Off, Len: r.Len})
+		for i, r := range ranges {
+			run := writtenRun{Run: domain.Run{Off: r.Off, Len: r.Len}}
+			if w.sums != nil {
+				run.sum = w.sums[i]
+			}
+			w.key.runs = append(w.key.runs, run)
 		}
 		*out = ports.Result{Status: ports.Stored, Source: ports.FromLocal, Size: w.key.size}
 	}
@@ -282,17 +305,21 @@ func (n *Node) commitKeyLocked(s *writeSession, name string, k *writeKey, now do
 
 func (n *Node) publishLocked(s *writeSession, name string, k *writeKey, slot domain.SlotID, now domain.Instant) ports.Result {
 	if slot != 0 {
-		slices.SortFunc(k.runs, func(a, b domain.Run) int {
+		slices.SortFunc(k.runs, func(a, b writtenRun) int {
 			if a.Off < b.Off {
 				return -1
 			}
 			return 1
 		})
-		lens := make([]uint64, 0, len(k.runs))
+		lens, summed := make([]uint64, 0, len(k.runs)), n.sumsPuts(n.regions)
+		var sums []uint32
 		for _, r := range k.runs {
 			lens = append(lens, r.Len)
+			if summed {
+				sums = append(sums, r.sum)
+			}
 		}
-		n.mu.table.SetSums(slot, lens, nil)
+		n.mu.table.SetSums(slot, lens, sums)
 		if n.commitLocked(slot, now) {
 			n.counters.putBytes.Add(k.size)
 			return ports.Result{Status: ports.Stored, Source: ports.FromLocal, Size: k.size}
