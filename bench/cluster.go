@@ -28,7 +28,9 @@ type ClusterSpec struct {
 	Transport  string // TransportInproc or TransportTCP
 	Locality   domain.LocalityMode
 	NoPrefetch bool
-	Link       LinkSpec
+	// NoChecksums has no node of this process make sums or verify by them.
+	NoChecksums bool
+	Link        LinkSpec
 	// Remotes are nodes of other processes that stand in for all nodes but the first; over tcp only.
 	Remotes []Remote
 	Secret  []byte // that they share; nil: none
@@ -175,7 +177,7 @@ func openNode(network *inproc.Network, id ports.PeerID, spec *ClusterSpec, size 
 		return n
 	}
 	config := inject.Config{
-		Node:          app.Config{ID: id, Locality: spec.Locality, NoRangedLocalityPrefetch: spec.NoPrefetch},
+		Node:          app.Config{ID: id, Locality: spec.Locality, NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums},
 		MediumBytes:   size.MediumBytes,
 		PageSize:      size.PageBytes,
 		GetArenaBytes: off(size.GetArena),

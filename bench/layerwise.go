@@ -56,6 +56,7 @@ type Layerwise struct {
 	PageBytes       uint64
 	Locality        domain.LocalityMode
 	NoPrefetch      bool
+	NoChecksums     bool
 	LocalOnly       bool
 	SharedKeys      bool
 	Verify          bool

@@ -13,11 +13,12 @@ import (
 // Ratios is the options of the bars: which of them, and how often. Every bar is two measurements in one process, taken in
 // turns; what it compares lives in this package, never in a node.
 type Ratios struct {
-	Bars      []string // empty: all
-	Pairs     int
-	MaxMemory uint64
-	Places    int
-	Root      fs.FS
+	Bars        []string // empty: all
+	Pairs       int
+	NoChecksums bool // except for the bar that compares with and without
+	MaxMemory   uint64
+	Places      int
+	Root        fs.FS
 
 	Errors   io.Writer
 	Progress *Progress
@@ -107,11 +108,22 @@ func emitAll(rows []RatioRow, emit func(RatioRow) error) error {
 
 // all is the bars. Their runs open nodes by open.
 func (o *Ratios) all(open OpenCluster) []pairing {
+	sums := o.checksumBar(open)
+	if o.NoChecksums {
+		open = withoutChecksums(open)
+	}
 	list := o.restoreBars(open)
 	list = append(list, o.mixedBars(open)...)
-	list = append(list, o.tcpBars(open)...)
+	list = append(append(list, o.tcpBars(open)...), sums)
 	list = append(list, o.planningBars()...)
 	return append(list, o.footprintBars()...)
+}
+
+func withoutChecksums(open OpenCluster) OpenCluster {
+	return func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+		s.NoChecksums = true
+		return open(ctx, s)
+	}
 }
 
 // shapeOf is a preset's, which is right: a test holds them.

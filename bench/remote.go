@@ -124,16 +124,33 @@ func (e *elsewhere) home(key string) ports.PeerID {
 // Put stores one whole object. One that a run before this one left there is replaced.
 func (e *elsewhere) Put(ctx context.Context, namespace, name string, b ports.HostRegion) ports.Result {
 	var out [1]ports.Result
-	for attempt := 0; ; attempt++ {
-		_ = e.BatchPut(ctx, &ports.WholeBatch{Namespace: namespace, Keys: []string{name}, Regions: []ports.Memory{{Region: b}},
-			Targets: []ports.Target{{Len: b.Len()}}}, out[:]) // the result says it all
-		if s := out[0].Status; attempt > 0 || s != ports.Exists && s != ports.Conflict {
-			return out[0]
-		}
-		if err := e.Remove(ctx, namespace, []string{name}, make([]ports.Removal, 1)); err != nil {
-			return out[0]
-		}
+	_ = e.replace(ctx, namespace, name, out[:], func() error { // the result says it all
+		return e.BatchPut(ctx, &ports.WholeBatch{Namespace: namespace, Keys: []string{name}, Regions: []ports.Memory{{Region: b}},
+			Targets: []ports.Target{{Len: b.Len()}}}, out[:])
+	})
+	return out[0]
+}
+
+// replace puts one object, and once more when another one was there.
+func (e *elsewhere) replace(ctx context.Context, namespace, name string, out []ports.Result, put func() error) error {
+	err := put()
+	if s := out[0].Status; err != nil || s != ports.Exists && s != ports.Conflict {
+		return err
 	}
+	if err := e.Remove(ctx, namespace, []string{name}, make([]ports.Removal, 1)); err != nil {
+		return nil // the result says that it is there
+	}
+	return put()
+}
+
+// BatchPutRanges stores objects by ranges, all on the node of the first key, and replaces one as Put does.
+func (e *elsewhere) BatchPutRanges(ctx context.Context, p *ports.PutBatch, out []ports.Result) error {
+	there := *p
+	if len(p.Keys) != 1 || p.To != "" {
+		return e.tracked.BatchPutRanges(ctx, &there, out)
+	}
+	there.To = e.home(p.Keys[0])
+	return e.replace(ctx, p.Namespace, p.Keys[0], out, func() error { return e.tracked.BatchPutRanges(ctx, &there, out) })
 }
 
 // BatchPut stores whole objects, all on the node of the first key.

@@ -105,7 +105,7 @@ func (r *restoreRow) needs() []MemoryNeed {
 // spec is the reader, node 0, and the node that was seeded. The latter only serves, and needs no arena for that.
 func (r *restoreRow) spec() ClusterSpec {
 	arena := uint64(r.o.ScratchMiB) * mibBytes
-	s := ClusterSpec{Transport: r.o.Transport, Remotes: r.o.Remotes, Secret: r.o.Secret, Locality: r.o.Locality, NoPrefetch: r.o.NoPrefetch, Link: r.o.Link,
+	s := ClusterSpec{Transport: r.o.Transport, Remotes: r.o.Remotes, Secret: r.o.Secret, Locality: r.o.Locality, NoPrefetch: r.o.NoPrefetch, NoChecksums: r.o.NoChecksums, Link: r.o.Link,
 		Copier: r.limiter.Copier, Fetch: r.o.Fetch, SharedArena: r.o.SharedArena,
 		Nodes: []NodeSpec{{MediumBytes: r.readerBytes(), PageBytes: r.o.pageBytes(), GetArena: arena, PutArena: arena}}}
 	if !r.o.LocalOnly {

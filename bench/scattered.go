@@ -89,7 +89,7 @@ func (s *scattered) fill(ctx context.Context, sets int) error {
 			base := uint64(set*scatteredKeys+k) * scatteredObject
 			object := s.src.b[base:][:scatteredObject]
 			content.Fill(object, contentKey(name), 0)
-			if res := s.cluster.Nodes[1].Pool.Put(ctx, namespace, name, ports.HostRegionOf(object)); res.Status != ports.Stored {
+			if res := putLayers(ctx, s.cluster.Nodes[1].Pool, name, object, scatteredLayer); res.Status != ports.Stored {
 				return fmt.Errorf("%w: seed key %q: status %s, want %s", ErrFailed, name, res.Status, ports.Stored)
 			}
 			for l := range uint64(scatteredLayers) {

@@ -16,25 +16,39 @@ func (r *restoreRow) seed(ctx context.Context) error {
 	size := r.o.Shape.LargestObject()
 	fill := int(times(uint64(r.o.Fill), r.readerBytes()) / roundUp(size, r.o.pageBytes()))
 	err := r.eachObject(ctx, "filling", fill, func(b []byte, i int) error {
-		return r.seedOne(ctx, r.reader(), fmt.Sprintf("fill/%d", i), b[:size])
+		return r.seedOne(ctx, r.reader(), fmt.Sprintf("fill/%d", i), b[:size], size)
 	})
 	if err != nil {
 		return err
 	}
 	return r.eachObject(ctx, "seeding", r.sets.objects(), func(b []byte, i int) error {
 		name, pool := r.sets.object(i)
-		return r.seedOne(ctx, r.owner().Pool, name, b[:r.o.Shape.Pools[pool].ObjectBytes()])
+		p := &r.o.Shape.Pools[pool]
+		return r.seedOne(ctx, r.owner().Pool, name, b[:p.ObjectBytes()], p.LayerBytes)
 	})
 }
 
-func (r *restoreRow) seedOne(ctx context.Context, p ports.Pool, name string, b []byte) error {
+// seedOne puts an object by its layers, as an engine does: a put-range is what can be verified by itself.
+func (r *restoreRow) seedOne(ctx context.Context, p ports.Pool, name string, b []byte, layer uint64) error {
 	if err := r.limiter.Do(ctx, func() { content.Fill(b, contentKey(name), 0) }); err != nil {
 		return err
 	}
-	if res := p.Put(ctx, namespace, name, ports.HostRegionOf(b)); res.Status != ports.Stored {
+	if res := putLayers(ctx, p, name, b, layer); res.Status != ports.Stored {
 		return fmt.Errorf("seed key %q of %d bytes: status %s, want %s", namespace+"/"+name, len(b), res.Status, ports.Stored)
 	}
 	return nil
+}
+
+// putLayers stores an object as ranges of that length.
+func putLayers(ctx context.Context, p ports.Pool, name string, b []byte, layer uint64) ports.Result {
+	put := ports.PutBatch{Namespace: namespace, Keys: []string{name}, Sizes: []uint64{uint64(len(b))}, Regions: []ports.Memory{{Region: ports.HostRegionOf(b)}}}
+	for off := uint64(0); off < uint64(len(b)); off += layer {
+		put.Ranges = append(put.Ranges, domain.Range{Off: off, Len: min(layer, uint64(len(b))-off), RegionOff: off})
+	}
+	put.End = []uint32{uint32(len(put.Ranges))}
+	var out [1]ports.Result
+	_ = p.BatchPutRanges(ctx, &put, out[:]) // the result says it all
+	return out[0]
 }
 
 // eachObject runs f for 0, ..., n-1 in as many goroutines as the limiter has places, each with room for one object.

@@ -170,7 +170,7 @@ func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
 		}
 	}
 	h.node, h.stop, err = inject.Daemon(app.Config{ID: h.id, Incarnation: h.self.Incarnation, Locality: spec.Locality,
-		NoRangedLocalityPrefetch: spec.NoPrefetch}, parts)
+		NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums}, parts)
 	if err != nil || h.listen == nil {
 		return err
 	}

@@ -91,6 +91,17 @@ func (o *Ratios) layerwiseBar(open OpenCluster) pairing {
 		}}
 }
 
+// checksumBar is a rank that computes nothing, with sums and without.
+func (o *Ratios) checksumBar(open OpenCluster) pairing {
+	with := o.overTCP(1, 3)
+	with.ComputePerLayer, with.NoChecksums = 0, false
+	without := with
+	without.NoChecksums = true
+	return pairing{name: "tcp-checksum", what: "1 rank that computes nothing, layer groups of 32 objects over TCP: with checksums against without",
+		ours: restoreSide(with, open), theirs: restoreSide(without, open),
+		bars: []bar{higher(ColGetRate, 0.75, "no checksums")}}
+}
+
 const (
 	refBare      = "redis GETRANGE into place 2.7 GiB/s, Mooncake's ranged sessions 1.6 (2.6 by four threads), where bare loops give 4 to 7"
 	refFragments = "redis some 1 GiB/s, Mooncake 0.04"

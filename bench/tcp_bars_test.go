@@ -202,3 +202,28 @@ func TestProcessesThatWeStartedAreOurs(t *testing.T) {
 	delete(root, "proc/7/stat")
 	require.Zero(t, m.stop().Foreign, "nothing is known then")
 }
+
+// TestTheChecksumBarComparesWithAndWithout: whatever the other bars are told.
+func TestTheChecksumBarComparesWithAndWithout(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		o := Ratios{NoChecksums: off, MaxMemory: 1 << 40, Places: 2}
+		var specs []ClusterSpec
+		for _, b := range o.all(func(_ context.Context, s ClusterSpec) (*Cluster, error) {
+			specs = append(specs, s)
+			return nil, errNoSample
+		}) {
+			if b.name != "tcp-checksum" && b.name != "restore-1" {
+				continue
+			}
+			for _, of := range []side{b.ours, b.theirs} {
+				_, err := of(t.Context())
+				require.ErrorIs(t, err, errNoSample)
+			}
+			if b.name == "tcp-checksum" {
+				require.Equal(t, "get_gibps higher >= 0.75", b.bars[0].name+" "+b.bars[0].target())
+			}
+		}
+		require.Equal(t, []bool{off, off, false, true}, []bool{specs[0].NoChecksums, specs[1].NoChecksums, specs[2].NoChecksums, specs[3].NoChecksums})
+		require.Equal(t, TransportTCP, specs[2].Transport)
+	}
+}

@@ -14,9 +14,13 @@ import (
 type ratiosFlags struct {
 	o         bench.Ratios
 	strict    bool
+	checksum  string
 	maxMemory string
 	output    string
 }
+
+// checksumModes are the values of --checksum.
+var checksumModes = []string{"off", "on"}
 
 // errMissed is a bar that was not reached under --strict.
 var errMissed = errors.New("not every bar was met")
@@ -44,6 +48,7 @@ Columns:
 	s.SortFlags = false
 	s.StringSliceVar(&f.o.Bars, "bars", nil, "which bars to run (default all)")
 	s.IntVar(&f.o.Pairs, "runs", bench.DefaultPairs, "pairs of a ratio; fewer than 7 are no figure to publish")
+	s.StringVar(&f.checksum, "checksum", "on", "whether the nodes of all bars but tcp-checksum, which compares, verify: off, on")
 	s.BoolVar(&f.strict, "strict", false, "exit with 1 when a bar is missed (default false)")
 	s.StringVar(&f.maxMemory, "max-memory", "", "what a run may need, as bytes or with KiB, MiB, GiB; none: nine tenths of what is available (default none)")
 	s.StringVar(&f.output, "output", "table", "table, csv, json (an object a line); rows are printed as they come")
@@ -58,6 +63,10 @@ func (f *ratiosFlags) run(c *cobra.Command, env environment) error {
 	if f.o.MaxMemory, err = memoryLimit(f.maxMemory, env); err != nil {
 		return err
 	}
+	if err := bench.CheckAvailable("--checksum", f.checksum, checksumModes); err != nil {
+		return err
+	}
+	f.o.NoChecksums = f.checksum == "off"
 	f.o.Places, f.o.Root = env.cores, machine()
 	f.o.Errors, f.o.Progress = c.ErrOrStderr(), progress(c.ErrOrStderr(), env)
 	env.raiseProc(2 * env.cores)

@@ -30,7 +30,7 @@ type layerwiseFlags struct {
 	// What the reference or a later release has, so that it is refused by name.
 	medium      string
 	destination string
-	checksum    bool
+	checksum    string
 }
 
 func newLayerwise(env environment) *cobra.Command {
@@ -98,7 +98,7 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.BoolVar(&f.o.SharedArena, "shared-arena", false, "with --fetch whole: one arena and one lock for gets and puts (default false)")
 	s.Float64Var(&f.o.Link.Gbps, "link-gbps", 0, "Gbit/s of the modelled link; 0: not modelled (default 0)")
 	s.IntVar(&f.o.Link.DelayUs, "link-delay-us", 0, "microseconds of delay of the modelled link, each way (default 0)")
-	s.BoolVar(&f.checksum, "checksum", false, "verify checksums (not available yet) (default false)")
+	s.StringVar(&f.checksum, "checksum", "on", "whether puts make checksums and gets verify by them: off, on; of this process's nodes")
 	s.IntVar(&f.o.Fill, "fill", 0, "put this many times the reader's medium before the run (default 0)")
 	s.StringVar(&f.maxMemory, "max-memory", "", "what a row may need, as bytes or with KiB, MiB, GiB; none: nine tenths of what is available (default none)")
 }
@@ -153,6 +153,7 @@ func (f *layerwiseFlags) options(c *cobra.Command, env environment) (format benc
 	if f.o.Fetch, err = bench.ParseFetch(f.fetch); err != nil {
 		return "", err
 	}
+	f.o.NoChecksums = f.checksum == "off"
 	f.o.Places, f.o.Root = env.cores, machine()
 	if f.o.Shape, err = f.shape(c); err != nil {
 		return "", err
@@ -177,7 +178,7 @@ func (f *layerwiseFlags) checkNames() error {
 		{"--medium", f.medium, []string{"dram"}, []string{"hbm"}},
 		{"--destination", f.destination, []string{"host"}, []string{"gpu"}},
 		{"--offload-to", f.offloadTo, []string{"local", "remote"}, nil},
-		{"--checksum", fmt.Sprint(f.checksum), []string{"false"}, []string{"true"}},
+		{"--checksum", f.checksum, checksumModes, nil},
 	} {
 		if err := bench.CheckAvailable(n.flag, n.value, n.available, n.later...); err != nil {
 			return err

@@ -69,7 +69,7 @@ func TestEveryOptionOfTheReferenceIsThere(t *testing.T) {
 		"pages": "64", "requests": "3", "compute-us-per-layer": "150", "offload-ranks": "-1", "ranges-per-call": "8192", "scratch-mib": "256",
 		"page-bytes": "0", "no-prefetch": "false", "interleave-groups": "false", "verify": "true", "local-only": "false", "transport": "inproc",
 		"fetch": "ranged", "locality": "fill", "compute": "sleep", "preset": "", "output": "table", "runs": "1", "medium-mib": "0", "medium": "dram",
-		"destination": "host", "shared-keys": "false", "shared-arena": "false", "link-gbps": "0", "link-delay-us": "0", "checksum": "false",
+		"destination": "host", "shared-keys": "false", "shared-arena": "false", "link-gbps": "0", "link-delay-us": "0", "checksum": "on",
 		"max-memory": "", "offload-to": "remote", "fill": "0"} {
 		f := flags.Lookup(name)
 		require.NotNil(t, f, name)
@@ -116,7 +116,7 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		`--fetch "whole": not available with --peer`:                          layerwise("--transport", "tcp", "--peer", "a=127.0.0.1:1", "--fetch", "whole"),
 		`--medium "hbm": not available yet; available: dram`:                  layerwise("--medium", "hbm"),
 		`--destination "gpu": not available yet; available: host`:             layerwise("--destination", "gpu"),
-		`--checksum "true": not available yet; available: false`:              layerwise("--checksum"),
+		`--checksum "some": unknown; available: off, on`:                      layerwise("--checksum", "some"),
 		`--offload-to "moon": unknown; available: local, remote`:              layerwise("--offload-to", "moon"),
 		`--offload-to "remote": with --local-only there is no peer`:           layerwise("--local-only", "--offload-to", "remote"),
 		`--locality "some": unknown; available: off, pull, fill`:              layerwise("--locality", "some"),

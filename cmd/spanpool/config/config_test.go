@@ -104,7 +104,7 @@ var bad = map[string]string{
 	"http": "7402", "transport": "pigeon", "medium": "tape", "dram.bytes": "lots", "dram.page_bytes": "-1", "dram.huge_pages": "2",
 	"gpu.runtime": "metal", "gpu.devices": "0,0", "gpu.reserve_bytes": "some", "gpu.deadline": "0s",
 	"arena.get_bytes": "1.5GiB", "arena.put_bytes": "x", "locality": "some", "ranged_locality_prefetch": "yes!", "cache_remote_fetches": "?",
-	"admission": "some", "admission.max_bytes": "16 MB", "filling_share": "1.5", "watermark.high": "NaN", "watermark.low": "-0.1", "lease": "500",
+	"checksum": "yes", "admission": "some", "admission.max_bytes": "16 MB", "filling_share": "1.5", "watermark.high": "NaN", "watermark.low": "-0.1", "lease": "500",
 	"reservation": "0s", "hold": "-1s", "timeout.dial": "2h", "timeout.control": "1", "timeout.transfer": "s", "timeout.arena": "1 s", "timeout.call": "",
 	"breaker.min": "none", "breaker.max": "0", "drain": "10", "log.level": "loud", "tracing.otlp": "collector", "tracing.sample": "2",
 }
@@ -225,8 +225,10 @@ func TestANodeHasItsHostsNameUnlessToldOtherwise(t *testing.T) {
 }
 
 func TestSwitchesReachTheNode(t *testing.T) {
-	s, err := load(t, nil, "--ranged-locality-prefetch", "false", "--cache-remote-fetches", "false", "--locality", "off", "--admission", "never")
+	s, err := load(t, nil, "--ranged-locality-prefetch", "false", "--cache-remote-fetches", "false", "--locality", "off", "--admission", "never",
+		"--checksum", "off")
 	require.NoError(t, err)
+	require.True(t, s.Node.NoChecksums)
 	require.True(t, s.Node.NoRangedLocalityPrefetch)
 	require.True(t, s.Node.NoCacheRemoteFetches)
 	require.Equal(t, domain.LocalityOff, s.Node.Locality)

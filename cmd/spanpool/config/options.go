@@ -54,6 +54,7 @@ var options = []option{
 	{key: "locality", value: "fill", help: "how far reads make objects local: fill, pull, off", set: setLocality},
 	{key: "ranged_locality_prefetch", value: "true", help: "pull in the background what ranged reads left out", set: boolean(func(s *Settings) *bool { return &s.Prefetch })},
 	{key: "cache_remote_fetches", value: "true", help: "whether whole gets may install", set: boolean(func(s *Settings) *bool { return &s.CacheRemote })},
+	{key: "checksum", value: "on", help: "whether puts make checksums and gets verify by them: on, off", set: setChecksum},
 	{key: "admission", value: "size", help: "what the pull admits: size, always, never", set: setAdmission},
 	{key: "admission.max_bytes", value: "16MiB", help: "largest object that admission by size lets in", set: size(func(s *Settings) *uint64 { return &s.Node.Admission.MaxBytes })},
 	{key: "filling_share", value: "0.25", help: "share of the pool that filling slots may hold", set: share(func(s *Settings) *float64 { return &s.Node.FillingShare })},
@@ -168,6 +169,14 @@ func setLocality(s *Settings, t string) error {
 		return fmt.Errorf("want fill, pull or off")
 	}
 	s.Node.Locality = m
+	return nil
+}
+
+func setChecksum(s *Settings, t string) error {
+	if t != "on" && t != "off" {
+		return errors.New("want on or off")
+	}
+	s.Node.NoChecksums = t == "off"
 	return nil
 }
 
