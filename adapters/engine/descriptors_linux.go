@@ -275,7 +275,7 @@ func filesOf(oob []byte) (files []*os.File) {
 
 // reply sends one packet, and closes the answer's file. An error ends the connection.
 func reply(conn *net.UnixConn, a answered, failed error) error {
-	m := &enginev1.DescriptorReply{}
+	m := &enginev1.DescriptorReply{Protocol: 1}
 	if failed != nil {
 		s := status.Convert(failed)
 		m.Code, m.Reason = uint32(s.Code()), strings.ToValidUTF8(s.Message()[:min(len(s.Message()), maxPacket/2)], "?")

@@ -2236,7 +2236,9 @@ type DescriptorReply struct {
 	// What went wrong, for people.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// For register_file and allocate.
-	Region        *Region `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
+	Region *Region `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
+	// Always 1: a packet without bytes would read like the end of the connection.
+	Protocol      uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2290,6 +2292,13 @@ func (x *DescriptorReply) GetRegion() *Region {
 		return x.Region
 	}
 	return nil
+}
+
+func (x *DescriptorReply) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 // Region is registered memory.
@@ -4710,11 +4719,12 @@ const file_spanpool_engine_v1_engine_proto_rawDesc = "" +
 	"\x03off\x18\x01 \x01(\x04R\x03off\x12\x10\n" +
 	"\x03len\x18\x02 \x01(\x04R\x03len\"\x1c\n" +
 	"\bAllocate\x12\x10\n" +
-	"\x03len\x18\x01 \x01(\x04R\x03len\"q\n" +
+	"\x03len\x18\x01 \x01(\x04R\x03len\"\x8d\x01\n" +
 	"\x0fDescriptorReply\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x122\n" +
-	"\x06region\x18\x03 \x01(\v2\x1a.spanpool.engine.v1.RegionR\x06region\"b\n" +
+	"\x06region\x18\x03 \x01(\v2\x1a.spanpool.engine.v1.RegionR\x06region\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\rR\bprotocol\"b\n" +
 	"\x06Region\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x10\n" +
 	"\x03len\x18\x02 \x01(\x04R\x03len\x12\x16\n" +
