@@ -48,6 +48,7 @@ func TestEveryRuleFindsItsFault(t *testing.T) {
 		{"inject/callers", "app/a_test.go", `import "github.com/spanpool/spanpool/inject"`},
 		{"cmd/callers", "bench/a.go", `import "github.com/spanpool/spanpool/cmd/spanpool/flags"`},
 		{"bench/callers", "inject/a.go", `import "github.com/spanpool/spanpool/bench"`},
+		{"client/layer", "client/a.go", `import "github.com/spanpool/spanpool/domain"`},
 		{"e2e/layer", "e2e/a_test.go", `import "github.com/spanpool/spanpool/domain"`},
 		{"mocks/callers", "bench/a.go", `import "github.com/spanpool/spanpool/mocks"`},
 		{"testing/callers", "bench/a.go", `import "testing"`},

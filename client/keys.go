@@ -34,9 +34,9 @@ func (n Namespace) Fingerprint() string {
 	return "sp1-" + hex.EncodeToString(h.Sum(nil)[:keyBytes])
 }
 
-// Keys names the full pages of a prompt: a key stands for its page and all before it. A last page that is not full has none, and a page
+// PromptKeys names the full pages of a prompt: a key stands for its page and all before it. A last page that is not full has none, and a page
 // size of 0 has no pages.
-func Keys(namespace string, tokens []uint32, pageSize int) []string {
+func PromptKeys(namespace string, tokens []uint32, pageSize int) []string {
 	if pageSize <= 0 {
 		return nil
 	}

@@ -41,7 +41,7 @@ func TestKeysAreThoseOfTheVectors(t *testing.T) {
 	}
 	require.Greater(t, len(v.Prompts), 5)
 	for _, p := range v.Prompts {
-		got := Keys(p.Namespace, p.Tokens, p.PageSize)
+		got := PromptKeys(p.Namespace, p.Tokens, p.PageSize)
 		require.Len(t, got, len(p.Tokens)/p.PageSize)
 		require.ElementsMatch(t, p.Keys, got)
 		require.Equal(t, append([]string{}, p.Keys...), got)
@@ -49,10 +49,10 @@ func TestKeysAreThoseOfTheVectors(t *testing.T) {
 }
 
 func TestAKeyStandsForAllBeforeIt(t *testing.T) {
-	a, b := Keys("n", []uint32{1, 2, 3, 4}, 2), Keys("n", []uint32{9, 2, 3, 4}, 2)
+	a, b := PromptKeys("n", []uint32{1, 2, 3, 4}, 2), PromptKeys("n", []uint32{9, 2, 3, 4}, 2)
 	require.Len(t, a, 2)
 	require.NotEqual(t, a[0], b[0])
 	require.NotEqual(t, a[1], b[1], "the same page after another one is another key")
-	require.Equal(t, a[:1], Keys("n", []uint32{1, 2, 8, 8}, 2)[:1])
-	require.Empty(t, Keys("n", []uint32{1}, 0))
+	require.Equal(t, a[:1], PromptKeys("n", []uint32{1, 2, 8, 8}, 2)[:1])
+	require.Empty(t, PromptKeys("n", []uint32{1}, 0))
 }

@@ -3,18 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
 	"github.com/spanpool/spanpool/bench"
+	"github.com/spanpool/spanpool/client"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
-	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
 // ctl is what the commands under `ctl` share.
@@ -52,31 +48,21 @@ func (e environment) socket() string {
 	return config.DefaultSocket
 }
 
-// withNode checks the common flags, connects, and runs one command.
-func (f *ctl) withNode(run func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, args []string) error) func(*cobra.Command, []string) error {
+// withNode checks the common flags, and runs one command with the node.
+func (f *ctl) withNode(run func(ctx context.Context, c *cobra.Command, node *client.Node, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		if err := bench.CheckAvailable("--output", f.output, []string{outputTable, outputJSON}); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), f.timeout)
 		defer cancel()
-		conn, err := grpc.NewClient("passthrough:///localhost",
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", f.socket)
-			}))
+		node, err := client.OpenNode(f.socket)
 		if err != nil {
-			return fmt.Errorf("socket %q: %w", f.socket, err)
+			return err
 		}
-		defer conn.Close()
-		return run(ctx, c, enginev1.NewEngineClient(conn), args)
+		defer node.Close()
+		return run(ctx, c, node, args)
 	}
-}
-
-// failed is a call that failed as a whole: the node refused it, or there is none.
-func (f *ctl) failed(err error) error {
-	s := status.Convert(err)
-	return fmt.Errorf("node at %q: %s: %s", f.socket, snake(s.Code().String()), s.Message())
 }
 
 // args wants lo to hi arguments; hi of -1 is any number.
@@ -87,30 +73,4 @@ func args(lo, hi int, want string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// snake makes DeadlineExceeded and KEY_STATUS_NOT_FOUND names as people see them elsewhere: deadline_exceeded, not_found.
-func snake(name string) string {
-	if name == strings.ToUpper(name) {
-		return strings.ToLower(name)
-	}
-	var b strings.Builder
-	for i, r := range name {
-		if i > 0 && r >= 'A' && r <= 'Z' {
-			b.WriteByte('_')
-		}
-		b.WriteRune(r)
-	}
-	return strings.ToLower(b.String())
-}
-
-func statusName(s enginev1.KeyStatus) string {
-	return snake(strings.TrimPrefix(s.String(), "KEY_STATUS_"))
-}
-
-func sourceName(s enginev1.Source) string {
-	if s == enginev1.Source_SOURCE_UNSPECIFIED {
-		return "nowhere"
-	}
-	return snake(strings.TrimPrefix(s.String(), "SOURCE_"))
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
+	"github.com/spanpool/spanpool/client"
 )
 
 // The forms in which ctl prints.
@@ -49,10 +49,10 @@ func (f *ctl) newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Say what the node is and what it counted; names under \"now.\" are gauges",
 		Args:  noArgs,
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, _ []string) error {
-			r, err := node.Status(ctx, &enginev1.StatusRequest{})
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, _ []string) error {
+			r, err := node.Status(ctx)
 			if err != nil {
-				return f.failed(err)
+				return err
 			}
 			out := struct {
 				Node        string            `json:"node"`
@@ -104,14 +104,14 @@ func (f *ctl) newPeers() *cobra.Command {
 		Long: `Say how the node stands with each peer, and why a peer or a transport is not used. That is what its last call or dial
 found: nobody is asked anew, so a peer that failed since shows as up until something is asked of it.`,
 		Args: noArgs,
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, _ []string) error {
-			reply, err := node.Peers(ctx, &enginev1.PeersRequest{})
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, _ []string) error {
+			peers, err := node.Peers(ctx)
 			if err != nil {
-				return f.failed(err)
+				return err
 			}
 			out := []peerState{}
 			var rows [][]string
-			for _, p := range reply.GetPeers() {
+			for _, p := range peers {
 				s := peerState{Node: p.GetNode(), Incarnation: hex(p.GetIncarnation()), Transport: p.GetTransport(), Writes: p.GetWriteTransport(),
 					Down: p.GetDown(), Failure: p.GetFailure(), Wire: p.GetWireBytes(), Transports: []transportState{}}
 				why := []string{}

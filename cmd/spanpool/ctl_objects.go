@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/spanpool/spanpool/bench"
+	"github.com/spanpool/spanpool/client"
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
@@ -36,9 +37,9 @@ func (r keyResult) row() []string {
 var keyColumns = []string{"key", "status", "source", "size", "fetched", "reason"}
 
 func resultOf(key string, r *enginev1.Result) keyResult {
-	out := keyResult{Key: key, Status: statusName(r.GetStatus()), Size: r.GetSize(), Fetched: r.GetFetched(), Joined: r.GetJoined(), Reason: r.GetReason()}
+	out := keyResult{Key: key, Status: client.StatusName(r.GetStatus()), Size: r.GetSize(), Fetched: r.GetFetched(), Joined: r.GetJoined(), Reason: r.GetReason()}
 	if r.GetStatus() == enginev1.KeyStatus_KEY_STATUS_HIT {
-		out.Source = sourceName(r.GetSource())
+		out.Source = client.SourceName(r.GetSource())
 	}
 	return out
 }
@@ -60,19 +61,18 @@ func (f *ctl) newPut() *cobra.Command {
 		Long: `Store a file, or standard input (-), under a key. A key that is there keeps the bytes that it has: the answer is "exists",
 without a look at the new ones, or "conflict" and exit status 1 where their number differs.`,
 		Args: args(2, 2, "KEY and FILE (or -)"),
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, a []string) error {
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, a []string) error {
 			in, size, err := source(c.InOrStdin(), a[1])
 			if err != nil {
 				return err
 			}
 			defer in.Close()
-			h := &enginev1.PutHeader{Namespace: []byte(f.namespace), Key: []byte(a[0]), Size: size, To: to}
-			r, err := send(ctx, node, h, in)
+			r, err := node.Put(ctx, client.PutObject{Namespace: f.namespace, Key: a[0], Size: size, To: to}, in)
 			if err != nil {
-				return f.failed(err)
+				return err
 			}
 			result := resultOf(a[0], r)
-			if s := r.GetStatus(); s != enginev1.KeyStatus_KEY_STATUS_STORED && s != enginev1.KeyStatus_KEY_STATUS_EXISTS {
+			if !client.OK(r.GetStatus()) {
 				return result.err("put")
 			}
 			return f.print(c.OutOrStdout(), result, keyColumns, [][]string{result.row()})
@@ -103,35 +103,6 @@ func source(stdin io.Reader, name string) (io.ReadCloser, uint64, error) {
 	return file, uint64(info.Size()), nil
 }
 
-// chunkBytes is what a message carries.
-const chunkBytes = 256 << 10
-
-func send(ctx context.Context, node enginev1.EngineClient, h *enginev1.PutHeader, in io.Reader) (*enginev1.Result, error) {
-	stream, err := node.Put(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m, b := &enginev1.PutRequest{Header: h}, make([]byte, chunkBytes)
-	for {
-		n, err := io.ReadFull(in, b)
-		m.Data = b[:n]
-		if n > 0 || m.Header != nil {
-			if stream.Send(m) != nil {
-				break // the answer says why
-			}
-		}
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read: %w", err)
-		}
-		m = &enginev1.PutRequest{}
-	}
-	reply, err := stream.CloseAndRecv()
-	return reply.GetResult(), err
-}
-
 func (f *ctl) newGet() *cobra.Command {
 	var ranges []string
 	var file string
@@ -139,22 +110,22 @@ func (f *ctl) newGet() *cobra.Command {
 		Use:   "get KEY",
 		Short: "Read an object, or ranges of it, one behind the other",
 		Args:  args(1, 1, "KEY"),
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, a []string) error {
-			req := &enginev1.GetRequest{Namespace: []byte(f.namespace), Key: []byte(a[0])}
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, a []string) error {
+			var parsed []client.Range
 			for _, text := range ranges {
 				r, err := parseRange(text)
 				if err != nil {
 					return err
 				}
-				req.Ranges = append(req.Ranges, r)
+				parsed = append(parsed, r)
 			}
 			if file == "" {
-				_, err := f.receive(ctx, node, req, c.OutOrStdout())
+				_, err := f.receive(ctx, node, a[0], parsed, c.OutOrStdout())
 				return err
 			}
 			var result keyResult
 			err := whole(file, func(w io.Writer) (err error) {
-				result, err = f.receive(ctx, node, req, w)
+				result, err = f.receive(ctx, node, a[0], parsed, w)
 				return err
 			})
 			if err != nil {
@@ -168,41 +139,27 @@ func (f *ctl) newGet() *cobra.Command {
 	return c
 }
 
-func parseRange(text string) (*enginev1.Range, error) {
+func parseRange(text string) (client.Range, error) {
 	off, length, ok := strings.Cut(text, ":")
 	o, err := bench.ParseBytes(off)
 	n, lerr := bench.ParseBytes(length)
 	if !ok || err != nil || lerr != nil || n == 0 || o+n < o {
-		return nil, &bench.OptionError{Flag: "--range", Value: text, Want: "want OFF:LEN with LEN of 1 or more and an end below 2^64"}
+		return client.Range{}, &bench.OptionError{Flag: "--range", Value: text, Want: "want OFF:LEN with LEN of 1 or more and an end below 2^64"}
 	}
-	return &enginev1.Range{Off: o, Len: n}, nil
+	return client.Range{Off: o, Len: n}, nil
 }
 
 // receive writes the bytes of a hit to w.
-func (f *ctl) receive(ctx context.Context, node enginev1.EngineClient, req *enginev1.GetRequest, w io.Writer) (keyResult, error) {
-	stream, err := node.Get(ctx, req)
+func (f *ctl) receive(ctx context.Context, node *client.Node, key string, ranges []client.Range, w io.Writer) (keyResult, error) {
+	r, err := node.Get(ctx, f.namespace, key, ranges, w)
 	if err != nil {
-		return keyResult{}, f.failed(err)
+		return keyResult{}, err
 	}
-	var result keyResult
-	for first := true; ; first = false {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) && !first {
-			return result, nil
-		}
-		if err != nil {
-			return result, f.failed(err)
-		}
-		if first {
-			result = resultOf(string(req.GetKey()), m.GetResult())
-			if m.GetResult().GetStatus() != enginev1.KeyStatus_KEY_STATUS_HIT {
-				return result, result.err("get")
-			}
-		}
-		if _, err := w.Write(m.GetData()); err != nil {
-			return result, err
-		}
+	result := resultOf(key, r)
+	if r.GetStatus() != client.Hit {
+		return result, result.err("get")
 	}
+	return result, nil
 }
 
 // whole writes a file beside name and renames it, so that there is never a part of one.
@@ -231,50 +188,38 @@ type foundKey struct {
 	Unanswered []string `json:"unanswered,omitempty"`
 }
 
-func keysOf(names []string) [][]byte {
-	out := make([][]byte, len(names))
-	for i, n := range names {
-		out[i] = []byte(n)
-	}
-	return out
-}
-
 func (f *ctl) newExists() *cobra.Command {
 	var hold time.Duration
 	c := &cobra.Command{
 		Use:   "exists KEY...",
 		Short: "Say which keys are at this node or at a peer; status 1 when one is not",
 		Args:  args(1, -1, "KEY..."),
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, a []string) error {
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, a []string) error {
 			if hold < 0 || hold > time.Hour {
 				return &bench.OptionError{Flag: "--hold", Value: hold.String(), Want: "want 0 to 1h"}
 			}
-			reply, err := node.Exists(ctx, &enginev1.ExistsRequest{Namespace: []byte(f.namespace), Keys: keysOf(a), HoldNanos: uint64(hold)})
+			found, leading, err := node.Exists(ctx, f.namespace, a, hold)
 			if err != nil {
-				return f.failed(err)
-			}
-			if len(reply.GetFound()) != len(a) {
-				return fmt.Errorf("exists: %d answers for %d keys", len(reply.GetFound()), len(a))
+				return err
 			}
 			out := struct {
 				Keys    []foundKey `json:"keys"`
-				Leading uint32     `json:"leading"`
-			}{Leading: reply.GetLeading()}
+				Leading int        `json:"leading"`
+			}{Leading: leading}
 			var rows [][]string
 			missing := 0
 			for i, key := range a {
-				found := reply.GetFound()[i]
-				if !found {
+				if !found[i] {
 					missing++
 				}
-				out.Keys = append(out.Keys, foundKey{Key: key, Found: found})
-				rows = append(rows, []string{key, strconv.FormatBool(found)})
+				out.Keys = append(out.Keys, foundKey{Key: key, Found: found[i]})
+				rows = append(rows, []string{key, strconv.FormatBool(found[i])})
 			}
 			if err := f.print(c.OutOrStdout(), out, []string{"key", "found"}, rows); err != nil {
 				return err
 			}
 			if missing > 0 {
-				return fmt.Errorf("%d of %d keys are not there, the first %d are", missing, len(a), reply.GetLeading())
+				return fmt.Errorf("%d of %d keys are not there, the first %d are", missing, len(a), leading)
 			}
 			return nil
 		}),
@@ -288,22 +233,19 @@ func (f *ctl) newRemove() *cobra.Command {
 		Use:   "remove KEY...",
 		Short: "Drop objects here and at every peer; status 1 when a peer did not answer",
 		Args:  args(1, -1, "KEY..."),
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, a []string) error {
-			reply, err := node.Remove(ctx, &enginev1.RemoveRequest{Namespace: []byte(f.namespace), Keys: keysOf(a)})
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, a []string) error {
+			removals, err := node.Remove(ctx, f.namespace, a)
 			if err != nil {
-				return f.failed(err)
-			}
-			if len(reply.GetRemovals()) != len(a) {
-				return fmt.Errorf("remove: %d answers for %d keys", len(reply.GetRemovals()), len(a))
+				return err
 			}
 			var out []foundKey
 			var rows [][]string
 			var silent []string
 			for i, key := range a {
-				r := reply.GetRemovals()[i]
-				out = append(out, foundKey{Key: key, Found: r.GetFound(), Unanswered: r.GetUnanswered()})
-				rows = append(rows, []string{key, strconv.FormatBool(r.GetFound()), strings.Join(r.GetUnanswered(), ",")})
-				silent = append(silent, r.GetUnanswered()...)
+				r := removals[i]
+				out = append(out, foundKey{Key: key, Found: r.Found, Unanswered: r.Unanswered})
+				rows = append(rows, []string{key, strconv.FormatBool(r.Found), strings.Join(r.Unanswered, ",")})
+				silent = append(silent, r.Unanswered...)
 			}
 			if err := f.print(c.OutOrStdout(), out, []string{"key", "removed", "unanswered"}, rows); err != nil {
 				return err
@@ -321,15 +263,15 @@ func (f *ctl) newSize() *cobra.Command {
 		Use:   "size KEY",
 		Short: "Print the size of an object that is here or at a peer",
 		Args:  args(1, 1, "KEY"),
-		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node enginev1.EngineClient, a []string) error {
-			reply, err := node.Size(ctx, &enginev1.SizeRequest{Namespace: []byte(f.namespace), Key: []byte(a[0])})
+		RunE: f.withNode(func(ctx context.Context, c *cobra.Command, node *client.Node, a []string) error {
+			size, err := node.Size(ctx, f.namespace, a[0])
 			if err != nil {
-				return f.failed(err)
+				return err
 			}
 			out := struct {
 				Key  string `json:"key"`
 				Size uint64 `json:"size"`
-			}{a[0], reply.GetSize()}
+			}{a[0], size}
 			return f.print(c.OutOrStdout(), out, []string{"key", "size"}, [][]string{{out.Key, fmt.Sprint(out.Size)}})
 		}),
 	}
