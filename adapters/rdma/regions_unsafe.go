@@ -1,0 +1,207 @@
+//go:build linux && cgo && rdma
+
+package rdma
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/spanpool/spanpool/adapters/rdma/internal/verbs"
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+)
+
+// region is registered memory, in chunks of what one registration takes.
+type region struct {
+	lo, len, chunk uint64
+	device         bool
+	local          []*verbs.MR // for our own ops; of exposed memory also for reads by peers
+	writes         []*verbs.MR // for writes by peers; nil: not exposed
+	refs           int         // guarded by Transport.mu
+	closing        atomic.Bool // takes no new ops
+}
+
+// addrOf is where a region lies, by whatever the device calls it.
+func addrOf(r ports.Region) (addr uint64, device bool) {
+	switch r := r.(type) {
+	case ports.HostRegion:
+		return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(r.Bytes())))), false
+	case ports.DeviceRegion:
+		return r.Addr().Raw(), true
+	}
+	return 0, false
+}
+
+// regions is a snapshot of the table, by address; it is replaced, never changed.
+type regions []*region
+
+// find returns the region that holds all of these bytes, or nil. Regions may overlap; there are few.
+func (rs regions) find(addr, n uint64, device bool) *region {
+	i, _ := slices.BinarySearchFunc(rs, addr, func(r *region, a uint64) int {
+		if r.lo <= a {
+			return -1
+		}
+		return 1
+	})
+	for i--; i >= 0; i-- {
+		if r := rs[i]; r.device == device && r.holds(addr, n) {
+			return r
+		}
+	}
+	return nil
+}
+
+func (r *region) holds(addr, n uint64) bool {
+	return addr >= r.lo && addr-r.lo <= r.len && n <= r.len-(addr-r.lo)
+}
+
+// at is the local key for an address, and how many bytes on it is good for. Precondition: the address is the region's.
+func (r *region) at(addr uint64) (lkey uint32, n uint64) {
+	i := (addr - r.lo) / r.chunk
+	return r.local[i].LKey, min(r.len, (i+1)*r.chunk) - (addr - r.lo)
+}
+
+// told is how peers are told of exposed memory.
+func (r *region) told(id uint32) buffer {
+	b := buffer{id: id, base: r.lo, len: r.len, chunk: r.chunk}
+	for _, m := range r.local {
+		b.keys = append(b.keys, m.RKey)
+	}
+	return b
+}
+
+func (r *region) keyForWrites(off uint64) (key uint32, until uint64) {
+	i := off / r.chunk
+	return r.writes[i].RKey, min(r.len, (i+1)*r.chunk)
+}
+
+// register registers a region in chunks. What fails leaves nothing behind.
+func (t *Transport) register(of ports.Region, expose bool) (*region, error) {
+	addr, device := addrOf(of)
+	if device && t.cfg.DMABuf == nil {
+		return nil, fmt.Errorf("region of type %T, want host memory: %w", of, errors.ErrUnsupported)
+	}
+	if of.Len() == 0 || addr == 0 {
+		return nil, fmt.Errorf("region of %d bytes at %#x, want some: %w", of.Len(), addr, domain.ErrInvalid)
+	}
+	r := &region{lo: addr, len: of.Len(), chunk: t.cfg.ChunkBytes, device: device}
+	register, err := t.registrar(of)
+	if err == nil {
+		access := verbs.LocalWrite
+		if expose {
+			access |= verbs.RemoteRead
+			r.writes, err = r.chunks(register, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
+		}
+		if err == nil {
+			r.local, err = r.chunks(register, access)
+		}
+	}
+	t.account(r, 1)
+	if err != nil {
+		t.counts.note(EventRegisterFail)
+		return nil, errors.Join(fmt.Errorf("register %d bytes at %#x: %w%s", r.len, r.lo, err, lockHint(err)), t.deregister(r))
+	}
+	return r, nil
+}
+
+// registrar is how memory of that kind is registered, by its offset in the region.
+func (t *Transport) registrar(of ports.Region) (func(off, n uint64, access int) (*verbs.MR, error), error) {
+	d, ok := of.(ports.DeviceRegion)
+	addr, _ := addrOf(of)
+	if !ok {
+		return func(off, n uint64, access int) (*verbs.MR, error) { return t.pd.Register(addr+off, n, access) }, nil
+	}
+	fd, at, err := t.cfg.DMABuf(d)
+	if err != nil {
+		return nil, fmt.Errorf("dma-buf: %w", err)
+	}
+	return func(off, n uint64, access int) (*verbs.MR, error) {
+		return t.pd.RegisterDMABuf(fd, at+off, n, addr+off, access)
+	}, nil
+}
+
+func (r *region) chunks(register func(off, n uint64, access int) (*verbs.MR, error), access int) (out []*verbs.MR, err error) {
+	for off := uint64(0); off < r.len; off += r.chunk {
+		m, err := register(off, min(r.chunk, r.len-off), access)
+		if err != nil {
+			return out, fmt.Errorf("chunk at %d: %w", off, err)
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// account counts what is registered: by 1 what came, by -1 what goes.
+func (t *Transport) account(r *region, sign int64) {
+	n := len(r.local) + len(r.writes)
+	t.counts.regions.Add(sign * int64(n))
+	for _, mrs := range [][]*verbs.MR{r.local, r.writes} {
+		t.counts.registered.Add(sign * int64(min(r.len, uint64(len(mrs))*r.chunk)))
+	}
+}
+
+func (t *Transport) deregister(r *region) error {
+	t.account(r, -1)
+	var errs []error
+	for _, m := range slices.Concat(r.local, r.writes) {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// lockHint names the limit that a refusal to lock memory usually comes from.
+func lockHint(err error) string {
+	var limit syscall.Rlimit
+	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) || syscall.Getrlimit(rlimitMemlock, &limit) != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (the limit of locked memory, RLIMIT_MEMLOCK, is %s; ulimit -l or LimitMEMLOCK= raises it)", limitText(limit.Cur))
+}
+
+const rlimitMemlock = 8 // syscall does not have it
+
+func limitText(n uint64) string {
+	if n == ^uint64(0) {
+		return "unlimited"
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// insert adds to the table, or finds the same memory in it.
+func (t *Transport) insertLocked(r *region) {
+	old := *t.table.Load()
+	i, _ := slices.BinarySearchFunc(old, r.lo, func(x *region, lo uint64) int { return cmp.Compare(x.lo, lo) })
+	next := slices.Insert(slices.Clone(old), i, r)
+	t.table.Store(&next)
+}
+
+func (t *Transport) removeLocked(r *region) {
+	next := slices.DeleteFunc(slices.Clone(*t.table.Load()), func(x *region) bool { return x == r })
+	t.table.Store(&next)
+}
+
+// mapped is a piece of memory of our own for messages, registered.
+type mapped struct {
+	b    []byte
+	mr   *verbs.MR
+	addr uint64
+}
+
+func mapMemory(pd *verbs.PD, n, access int) (*mapped, error) {
+	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", n, err)
+	}
+	m := &mapped{b: b, addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))}
+	if m.mr, err = pd.Register(m.addr, uint64(n), access); err != nil {
+		return nil, errors.Join(fmt.Errorf("register %d bytes for control: %w%s", n, err, lockHint(err)), syscall.Munmap(b))
+	}
+	return m, nil
+}
+
+func (m *mapped) close() error { return errors.Join(m.mr.Close(), syscall.Munmap(m.b)) }

@@ -1,0 +1,150 @@
+//go:build linux && cgo && rdma
+
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// clock counts from its making, on the monotonic clock.
+type clock struct{ since time.Time }
+
+func newClock() clock { return clock{time.Now().Add(-time.Hour)} }
+
+func (c clock) Now() domain.Instant { return domain.Instant(time.Since(c.since)) }
+
+// The machine of scripts/rdma/vm.sh has these, on the ends of a veth pair.
+var devices = [2]string{"rxe0", "rxe1"}
+
+// node is one end.
+type node struct {
+	porttest.TransportEnd
+	cfg Config
+}
+
+func (n *node) rdma() *Transport { return n.Transport.(*Transport) }
+
+// start opens a node on a device of the machine, or says that there is none.
+func start(t testing.TB, id ports.PeerID, device string, cfg Config) *node {
+	n := &node{cfg: cfg}
+	n.Self = ports.Peer{ID: id, Incarnation: 100}
+	n.cfg.Device = device
+	if n.cfg.Clock == nil {
+		n.cfg.Clock = newClock()
+	}
+	n.open(t)
+	t.Cleanup(func() { require.NoError(t, n.Transport.Close()) })
+	return n
+}
+
+func (n *node) open(t testing.TB) {
+	tr, err := Open(n.cfg)
+	require.NoError(t, err)
+	n.Transport = tr
+}
+
+func (n *node) restart(t testing.TB) {
+	require.NoError(t, n.Transport.Close())
+	n.Self.Incarnation++
+	n.open(t)
+}
+
+// offHeap is memory that the collector knows nothing of, between two pages that nobody may touch.
+func offHeap(t testing.TB, n int) ports.HostRegion {
+	page := syscall.Getpagesize()
+	room := (n + page - 1) / page * page
+	b, err := syscall.Mmap(-1, 0, room+2*page, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Mprotect(b[page:page+room], syscall.PROT_READ|syscall.PROT_WRITE))
+	t.Cleanup(func() { require.NoError(t, syscall.Munmap(b)) })
+	return ports.HostRegionOf(b[page : page+n])
+}
+
+func program(t testing.TB, name string, args ...string) {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	require.NoError(t, err, "%s %v: %s", name, args, out)
+}
+
+// netem sets what both ends of the veth pair do to what they send; nothing: they pass it.
+func netem(t testing.TB, how ...string) {
+	for i := range devices {
+		dev := fmt.Sprintf("veth%d", i)
+		_ = exec.Command("tc", "qdisc", "del", "dev", dev, "root").Run() // there may be none
+		if len(how) > 0 {
+			program(t, "tc", append([]string{"qdisc", "add", "dev", dev, "root", "netem", "limit", "100000"}, how...)...)
+		}
+	}
+}
+
+func partition(t testing.TB, on bool) {
+	if on {
+		netem(t, "loss", "100%")
+	} else {
+		netem(t)
+	}
+}
+
+func openTransports(cfg Config) func(t testing.TB) *porttest.TransportHarness {
+	return func(t testing.TB) *porttest.TransportHarness {
+		cfg := cfg
+		cfg.Clock = newClock()
+		owner, asker, other := start(t, "owner", devices[0], cfg), start(t, "asker", devices[1], cfg), start(t, "other", devices[1], cfg)
+		nodes := map[*porttest.TransportEnd]*node{&owner.TransportEnd: owner, &asker.TransportEnd: asker, &other.TransportEnd: other}
+		t.Cleanup(func() { netem(t) })
+		return &porttest.TransportHarness{
+			Clock: cfg.Clock, Owner: &owner.TransportEnd, Asker: &asker.TransportEnd, Other: &other.TransportEnd,
+			Memory:    offHeap,
+			Restart:   func(t testing.TB, e *porttest.TransportEnd) { nodes[e].restart(t) },
+			Partition: partition,
+		}
+	}
+}
+
+// slow is for machines in which a second is short.
+func slow() Config {
+	return Config{DialTimeout: 5 * time.Second, ControlTimeout: 4 * time.Second}
+}
+
+func TestTransportSuite(t *testing.T) {
+	porttest.RunTransport(t, openTransports(slow()))
+}
+
+// tryDial makes a link as the peers' hello would.
+func tryDial(ctx context.Context, from, to *node) (*Link, error) {
+	p, err := from.Transport.Offer(ctx, to.Self.ID)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := to.Transport.Answer(ctx, from.Self, p.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.Link(ctx, answer)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*Link), nil
+}
+
+func dial(t testing.TB, from, to *node) *Link {
+	t.Helper()
+	l, err := tryDial(t.Context(), from, to)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
