@@ -69,6 +69,9 @@ func (s Status) row() int {
 	return int(s)
 }
 
+// Known reports whether a status has a name of its own.
+func (s Status) Known() bool { return s.row() != statusUnknownIndex || s == statusUnknownIndex }
+
 // String is the short name.
 func (s Status) String() string { return statuses[s.row()].name }
 

@@ -45,6 +45,13 @@ type Settings struct {
 	MediumBytes     uint64
 	PageBytes       uint64
 	HugePages       bool
+	RDMADevice      string
+	RDMAGID         string
+	RDMAReadPairs   uint64
+	RDMAWritePairs  uint64
+	RDMADepth       uint64
+	RDMAScatter     uint64
+	RDMAReads       uint64
 	GPURuntime      string
 	GPULibrary      string
 	GPUDevices      []int

@@ -39,11 +39,18 @@ var options = []option{
 	{key: "insecure", value: "false", help: "listen beyond loopback without a secret", set: boolean(func(s *Settings) *bool { return &s.Insecure })},
 	{key: "socket", value: DefaultSocket, help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
 	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz, /metrics and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
-	{key: "transport", value: "auto", help: "auto, or tcp (rdma and shm are not there yet)", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
+	{key: "transport", value: "auto", help: "auto, tcp or rdma (shm is not there yet); tcp reaches the peers that rdma does not", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
 	{key: "medium", value: "dram", help: "dram, or hbm in a build with GPU support", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
 	{key: "dram.bytes", value: "1GiB", help: "memory of the pool", set: size(func(s *Settings) *uint64 { return &s.MediumBytes })},
 	{key: "dram.page_bytes", value: "64KiB", help: "size of a page; engines often set it to the KV page", set: size(func(s *Settings) *uint64 { return &s.PageBytes })},
 	{key: "dram.huge_pages", value: "false", help: "ask for huge pages", set: boolean(func(s *Settings) *bool { return &s.HugePages })},
+	{key: "rdma.device", help: "device of rdma as NAME or NAME/PORT; default: the first that is up", set: text(func(s *Settings) *string { return &s.RDMADevice })},
+	{key: "rdma.gid", help: "address of rdma: ipv4, ipv6 or an index; default: the pair that is nearest", set: setGID},
+	{key: "rdma.read_pairs", value: "2", help: "queue pairs of a link that carry reads", set: count(1, 16, func(s *Settings) *uint64 { return &s.RDMAReadPairs })},
+	{key: "rdma.write_pairs", value: "1", help: "queue pairs of a link that carry writes", set: count(1, 16, func(s *Settings) *uint64 { return &s.RDMAWritePairs })},
+	{key: "rdma.depth", value: "256", help: "requests in flight on a queue pair, as far as the device goes", set: count(16, 32768, func(s *Settings) *uint64 { return &s.RDMADepth })},
+	{key: "rdma.scatter", value: "16", help: "scatter entries of a request, as far as the device goes", set: count(1, 256, func(s *Settings) *uint64 { return &s.RDMAScatter })},
+	{key: "rdma.reads", value: "16", help: "outstanding reads of a queue pair, as far as the device goes", set: count(1, 255, func(s *Settings) *uint64 { return &s.RDMAReads })},
 	{key: "gpu.runtime", value: "auto", help: "whose runtime hbm uses: hip, cuda, auto", set: oneOf(func(s *Settings) *string { return &s.GPURuntime }, "auto", "hip", "cuda")},
 	{key: "gpu.library", help: "path of that runtime's library; default: the newest that the loader finds", set: text(func(s *Settings) *string { return &s.GPULibrary })},
 	{key: "gpu.devices", value: "0", help: "devices that hbm lies on, separated by commas", set: setDevices},
@@ -160,6 +167,14 @@ func oneOf(field func(*Settings) *string, allowed ...string) func(*Settings, str
 		}
 		return fmt.Errorf("want one of %s", strings.Join(allowed, ", "))
 	}
+}
+
+func setGID(s *Settings, t string) error {
+	if _, err := strconv.ParseUint(t, 10, 8); err != nil && t != "" && t != "ipv4" && t != "ipv6" {
+		return fmt.Errorf("want ipv4, ipv6 or an index from 0 to 255")
+	}
+	s.RDMAGID = t
+	return nil
 }
 
 func setLocality(s *Settings, t string) error {

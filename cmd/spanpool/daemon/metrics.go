@@ -5,6 +5,7 @@ import (
 
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/grpcpeer"
+	"github.com/spanpool/spanpool/adapters/rdma"
 	"github.com/spanpool/spanpool/adapters/tcp"
 	"github.com/spanpool/spanpool/adapters/telemetry"
 	"github.com/spanpool/spanpool/app"
@@ -26,8 +27,11 @@ func newTelemetry(s *config.Settings, o Options, own *resources) (*telemetry.Tel
 func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, server *grpcpeer.Server, tracing *telemetry.Tracing, held *heldBack) error {
 	more := append(memoryFamilies(m), controlFamily(server), tracing.Family(), held.family())
 	for _, t := range all {
-		if t, ok := t.(*tcp.Transport); ok {
+		switch t := t.(type) {
+		case *tcp.Transport:
 			more = append(more, tcpFamilies(t)...)
+		case *rdma.Transport:
+			more = append(more, rdmaFamilies(t)...)
 		}
 	}
 	return partError("metrics", shown.Watch(counted{n, m}, more...))

@@ -4,7 +4,6 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/boottime"
-	"github.com/spanpool/spanpool/adapters/rdma"
 	"github.com/spanpool/spanpool/adapters/shm"
 	"github.com/spanpool/spanpool/adapters/tcp"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
@@ -14,12 +13,15 @@ import (
 // transports is what moves bytes, in the order of preference.
 type transports []ports.Transport
 
-// transportModule opens what is named: auto is every transport that this build and this host have, which is tcp.
+// transportModule opens what is named: auto is every transport that this build and this host have. What is named is preferred, and tcp
+// reaches the peers that it does not.
 func transportModule(s *config.Settings) fx.Option {
-	open := openTCP
+	var open any = openTCP
 	switch s.Transport {
+	case "auto":
+		open = mayRDMA
 	case "rdma":
-		open = only(func() (ports.Transport, error) { return rdma.Open("") })
+		open = mustRDMA
 	case "shm":
 		open = only(func() (ports.Transport, error) { return shm.Open("") })
 	}
