@@ -9,7 +9,30 @@ import (
 
 // checkGet refuses a call that is malformed as a whole.
 func checkGet(g *ports.GetBatch, out int) error {
+	if len(g.Patterns) > 0 {
+		return checkPatterns(g, out)
+	}
 	return errJoin(checkCounts(len(g.Keys), len(g.Ranges), out), checkColumn("End", len(g.End), len(g.Keys)), checkEnds(g.End, len(g.Ranges)))
+}
+
+// checkPatterns is checkGet of a call by patterns. No sum overflows: a call has fewer keys and ranges than that.
+func checkPatterns(g *ports.GetBatch, out int) error {
+	var keys, ranges int
+	for i := range g.Patterns {
+		p := &g.Patterns[i]
+		if len(p.Ranges) > domain.MaxCallRanges || len(p.Rows) > domain.MaxCallKeys {
+			return errJoin(checkCounts(len(p.Rows), len(p.Ranges), len(p.Rows)))
+		}
+		keys += len(p.Rows)
+		ranges += len(p.Rows) * len(p.Ranges)
+		if err := checkCounts(keys, ranges, keys); err != nil {
+			return err
+		}
+	}
+	if len(g.End)+len(g.Ranges) > 0 {
+		return fmt.Errorf("%d patterns beside %d ranges: %w", len(g.Patterns), len(g.Ranges), domain.ErrInvalid)
+	}
+	return errJoin(checkColumn("rows of patterns", keys, len(g.Keys)), checkColumn("results", out, len(g.Keys)))
 }
 
 func checkWhole(w *ports.WholeBatch, out int) error {

@@ -101,6 +101,7 @@ type place struct {
 	get, put    uint64 // bytes of the arenas; arenaOff: none
 	bare        bool   // without the fault wrappers, which allocate
 	registered  bool   // callers' memory is, for the calls that use it
+	patterns    bool   // ranges are asked for by patterns
 	ports       func(*app.Ports)
 }
 
@@ -504,7 +505,29 @@ func (n *node) prepare(session ports.SessionID, wants ...want) *read {
 		g.Region, g.RegionOff = uint32(len(r.batch.Regions))-1, 0
 	}
 	r.forget = n.register(r.batch.Regions)
+	if n.place.patterns {
+		r.byPatterns()
+	}
 	return r
+}
+
+// byPatterns asks for the same by a pattern for each key, in a row of its own; whole ranges have none.
+func (r *read) byPatterns() {
+	lo := uint32(0)
+	for i, hi := range r.batch.End {
+		p := ports.Pattern{Rows: []uint64{uint64(i)}}
+		for j, g := range r.batch.Ranges[lo:hi] {
+			if g.Len == domain.Whole {
+				r.batch.Patterns = nil
+				return
+			}
+			stride := min(uint64(guard+j), g.RegionOff/max(uint64(i), 1))
+			p.Ranges = append(p.Ranges, domain.PatternRange{Off: g.Off, Len: g.Len, Region: g.Region, Base: g.RegionOff - uint64(i)*stride, Stride: stride})
+		}
+		r.batch.Patterns = append(r.batch.Patterns, p)
+		lo = hi
+	}
+	r.batch.End, r.batch.Ranges = nil, nil
 }
 
 // register registers a table of memory where the node's callers do so, and returns what ends that at the same start of the node.

@@ -54,6 +54,7 @@ type getKey struct {
 	version domain.Version // of the bytes
 	size    uint64
 	room    uint64 // of a whole get
+	row     uint64 // of a pattern
 	opErr   error  // of a transfer of this attempt
 	failErr error  // what failed is of
 	askErr  error  // of a control call
@@ -143,7 +144,8 @@ type getCall struct {
 	keys      []getKey
 	order     []uint32
 	spans     []domain.Span
-	own       []domain.Range // of whole gets
+	own       []domain.Range // of whole gets, and of patterns in row 0
+	strides   []uint64       // of patterns, as long as own; empty in other calls
 	flat      []domain.PageRef
 	into      []domain.Layout // the caller's regions
 	memories  []*memory       // of those, where registered; nil entries where not; empty when none is
@@ -222,7 +224,7 @@ func (c *getCall) reset() {
 	clear(c.copyErrs)
 	clear(c.jobs)
 	clear(c.askNames)
-	c.keys, c.order, c.spans, c.own, c.into = c.keys[:0], c.order[:0], c.spans[:0], c.own[:0], c.into[:0]
+	c.keys, c.order, c.spans, c.own, c.strides, c.into = c.keys[:0], c.order[:0], c.spans[:0], c.own[:0], c.strides[:0], c.into[:0]
 	c.asking, c.ready, c.landed, c.arenaKeys = c.asking[:0], c.ready[:0], c.landed[:0], c.arenaKeys[:0]
 	c.cands, c.askNames, c.ops, c.units, c.rounds = c.cands[:0], c.askNames[:0], c.ops[:0], c.units[:0], c.rounds[:0]
 	c.landUnits, c.copies, c.copyErrs, c.jobs = c.landUnits[:0], c.copies[:0], c.copyErrs[:0], c.jobs[:0]
@@ -246,9 +248,13 @@ func (n *Node) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []port
 		n.endGet(c)
 		return n.malformed(ports.BatchGetRanges, out, err)
 	}
-	for i := range g.Keys {
-		r := rows(g.End, i)
-		c.addKey(r.lo, r.hi, nil)
+	if len(g.Patterns) > 0 {
+		c.addPatterns(g.Patterns)
+	} else {
+		for i := range g.Keys {
+			r := rows(g.End, i)
+			c.addKey(r.lo, r.hi, nil)
+		}
 	}
 	c.run(ctx)
 	return nil
@@ -329,11 +335,7 @@ func (c *getCall) findSessionLocked(id ports.SessionID) error {
 // addKey takes in one key: what can be checked without its size is checked here. A bad key fails alone. A target says how much
 // room a whole read has; without one it has the rest of its region.
 func (c *getCall) addKey(lo, hi uint32, room *ports.Target) {
-	i := len(c.keys)
-	c.keys = append(c.keys, getKey{spanLo: uint32(len(c.spans))})
-	k := &c.keys[i]
-	c.out[i] = ports.Result{}
-	c.open++
+	i, k := c.openKey()
 	status := ports.Invalid
 	err := c.layOut(k, c.names[i], c.ranges[lo:hi], lo, room)
 	if err == nil {
@@ -341,11 +343,19 @@ func (c *getCall) addKey(lo, hi uint32, room *ports.Target) {
 	}
 	if err != nil {
 		c.spans = c.spans[:k.spanLo]
-		k.spanHi = k.spanLo
 		c.fail(i, status, err)
 		return
 	}
 	k.spanHi = uint32(len(c.spans))
+}
+
+// openKey begins with the next key; it has no spans yet.
+func (c *getCall) openKey() (int, *getKey) {
+	i := len(c.keys)
+	c.keys = append(c.keys, getKey{spanLo: uint32(len(c.spans)), spanHi: uint32(len(c.spans))})
+	c.out[i] = ports.Result{}
+	c.open++
+	return i, &c.keys[i]
 }
 
 // layOut checks a key's ranges and appends its spans.
@@ -686,6 +696,9 @@ func (c *getCall) rangeAt(k *getKey, o uint32) domain.Range {
 	r := c.ranges[c.order[o]]
 	if k.whole {
 		r.Len = k.size
+	}
+	if len(c.strides) > 0 {
+		r.RegionOff += k.row * c.strides[c.order[o]]
 	}
 	return r
 }

@@ -71,6 +71,9 @@ func (c *getCall) addPageCopies(k *getKey) {
 			if k.whole {
 				op.Len = k.size
 			}
+			if len(c.strides) > 0 {
+				op.DstOff += k.row * c.strides[o]
+			}
 			if r.Off+op.Len > k.layout.Size {
 				panic("app: plan of a checked layout: past its end")
 			}

@@ -337,6 +337,7 @@ func drawModel(t *rapid.T) *model {
 	} else {
 		p.put = p.get
 	}
+	p.patterns = rapid.IntRange(0, 2).Draw(t, "patterns") == 0
 	p.registered = rapid.IntRange(0, 2).Draw(t, "registered") == 0
 	modes := rapid.SliceOfN(rapid.SampledFrom([]domain.LocalityMode{domain.LocalityFill, domain.LocalityFill, domain.LocalityPullOnly, domain.LocalityOff}), 3, 3).Draw(t, "modes")
 	if rapid.IntRange(0, 4).Draw(t, "all by the arena") == 4 {

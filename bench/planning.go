@@ -190,7 +190,7 @@ func (o *Ratios) planningBars() []pairing {
 	} {
 		list = append(list, o.planningBar(b.name, b.what, b.p, b.atMost))
 	}
-	return list
+	return append(list, o.patternBar())
 }
 
 func (o *Ratios) planningBar(name, what string, p planning, atMost float64) pairing {

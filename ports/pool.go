@@ -106,14 +106,23 @@ type Target struct {
 	Off, Len uint64
 }
 
-// GetBatch asks for ranges of many keys. All columns are borrowed for the call. Keys may repeat; each is served.
+// GetBatch asks for ranges of many keys, as lists or by patterns. All columns are borrowed for the call. Keys may repeat; each is
+// served.
 type GetBatch struct {
 	Namespace string
 	Keys      []string
 	End       []uint32 // ranges of key i are Ranges[End[i-1]:End[i]]; as long as Keys
 	Ranges    []domain.Range
+	Patterns  []Pattern // instead of End and Ranges: their rows together are as many as Keys
 	Regions   []Memory
 	Session   SessionID // zero: no session
+}
+
+// Pattern is the same ranges of as many keys as it has rows, which follow those of the pattern before it. A call by pattern is
+// planned once for each of them, and not for each key.
+type Pattern struct {
+	Ranges []domain.PatternRange
+	Rows   []uint64
 }
 
 // PutBatch gives the ranges of many objects; those of a key tile [0, Sizes[i]).
