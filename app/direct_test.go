@@ -169,6 +169,20 @@ func TestMemoryIsDeregisteredWhenItsCallsHaveEnded(t *testing.T) {
 	})
 }
 
+// TestMemoryThatNobodyUsesIsDeregisteredWhoeverLeaves: which of two reasons is seen first is drawn, hence the repeats.
+func TestMemoryThatNobodyUsesIsDeregisteredWhoeverLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		_, b := w.pair(place{}, noHop)
+		left, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			m, err := b.RegisterMemory(t.Context(), ports.HostRegionOf(make([]byte, 8)))
+			require.NoError(t, err)
+			require.NoError(t, b.DeregisterMemory(left, m.ID))
+		}
+	})
+}
+
 func TestPutsFromRegisteredMemoryTakeNoHop(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair(place{}, noHop)

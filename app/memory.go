@@ -74,17 +74,24 @@ func (n *Node) DeregisterMemory(ctx context.Context, id ports.MemoryID) error {
 	select {
 	case <-quiet:
 	case <-ctx.Done():
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if m.users > 0 {
-			m.leaving = nil
-			return fmt.Errorf("memory %d: %d calls use it: %w", id, m.users, context.Cause(ctx))
+		if users := n.keepUsed(m); users > 0 {
+			return fmt.Errorf("memory %d: %d calls use it: %w", id, users, context.Cause(ctx))
 		}
 	}
 	n.mu.Lock()
 	delete(n.mu.memories, id)
 	n.mu.Unlock()
 	return m.deregister()
+}
+
+// keepUsed keeps memory registered that calls use, and returns how many do.
+func (n *Node) keepUsed(m *memory) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m.users > 0 {
+		m.leaving = nil
+	}
+	return m.users
 }
 
 // borrowLocked appends the memory that a call's table names, an entry for each of its regions: nil where nothing is named, where no
