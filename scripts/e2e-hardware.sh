@@ -49,10 +49,18 @@ else
 	fi
 fi
 
-# Devices that this release has no transport or medium for.
+# Devices that this release has no transport for.
 devices() { ls -d "$@" 2>/dev/null | tr '\n' ' '; }
 rdma=$(devices /sys/class/infiniband/*)
 note 'not run' "rdma: ${rdma:-no device is here; }${rdma:+is here; }this release has no such transport"
-gpu=$(devices /dev/kfd /dev/nvidia0)
-note 'not run' "hbm: ${gpu:-no device is here; }${gpu:+is here; }this release has no such medium"
+
+# The GPU's suites on the one of this host.
+printf '\n== hbm: sh scripts/parts/hip-device.sh\n'
+{ sh scripts/parts/hip-device.sh 2>&1; echo $? >"$work/rc"; } | tee "$work/gpu.log" | grep -vE '^(=== |[[:space:]]*--- PASS)'
+case "$(cat "$work/rc")" in
+0) note passed "hbm: the contract suites and every route" ;;
+75) note 'not run' "hbm: $(tail -n 1 "$work/gpu.log")" ;;
+*) note FAILED "hbm: sh scripts/parts/hip-device.sh"
+	failures=$((failures + 1)) ;;
+esac
 finish "make e2e-hardware"
