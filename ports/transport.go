@@ -22,7 +22,7 @@ type Peer struct {
 
 // Caps says what a transport can do. Zero limits mean none.
 type Caps struct {
-	Write         bool   // shm: false
+	Write         bool   // shm: false; Grant and ops that write are refused with errors.ErrUnsupported then
 	Device        bool   // may name DeviceRegions
 	NeedsRegister bool   // local memory of an op must be registered (rdma)
 	MaxOpBytes    uint64 // a longer op is refused

@@ -82,6 +82,7 @@ func RunTransport(t *testing.T, open func(t testing.TB) *TransportHarness) {
 		c.lacks = (*exchange).lacksWrites
 		run(c)
 	}
+	run(transportCase{name: "WritesAreRefusedWhereCapsSaySo", claim: writesAreRefusedWhereCapsSaySo, lacks: (*exchange).hasWrites})
 	for _, c := range transportPartitionCases {
 		if c.lacks == nil {
 			c.lacks = (*exchange).lacksPartition
@@ -100,6 +101,13 @@ type transportCase struct {
 func (x *exchange) lacksWrites() string {
 	if !x.Owner.Transport.Caps().Write {
 		return "Caps.Write is false"
+	}
+	return ""
+}
+
+func (x *exchange) hasWrites() string {
+	if x.Owner.Transport.Caps().Write {
+		return "Caps.Write is true"
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package porttest
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -326,4 +327,24 @@ func nothingLandsAfterTheOwnersClose(t *testing.T, x *exchange) {
 		errorIsOneOf(t, c.Err, nil, ports.ErrReset, ports.ErrRevoked)
 	}
 	x.intact(t)
+}
+
+// writesAreRefusedWhereCapsSaySo: by the owner, which grants nothing, and by the link; and a read beside is served.
+func writesAreRefusedWhereCapsSaySo(t *testing.T, x *exchange) {
+	page := domain.PageRef{Buffer: 0, Page: 1}
+	id, token, err := x.Owner.Transport.Grant(x.Asker.Self, exchangePage, []domain.PageRef{page})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	errorIsOneOf(t, x.Owner.Transport.Revoke(t.Context(), id, true), nil, ports.ErrNotFound)
+	l, src, dst := x.link(t), x.source(t, exchangePage), x.local(t, 64)
+	good := piece(0, 0, dst, 0, 32)
+	b := x.reads([]ports.Segment{onPage(page, 0, src, 0, exchangePage)}, []ports.Segment{good})
+	b.Ops[0].Dir, b.Ops[0].Grant = ports.Write, token
+	errs := x.submit(t, l, b)
+	require.ErrorIs(t, errs[0], errors.ErrUnsupported)
+	require.NoError(t, errs[1])
+	readRight(t, dst, good)
+	x.intact(t)
+	want := ports.LinkStats{}
+	want.Bytes[ports.PurposeGet] = good.Len
+	require.Equal(t, want, l.Counts())
 }
