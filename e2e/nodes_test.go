@@ -70,7 +70,7 @@ type log struct {
 func (l *log) Write(b []byte) (int, error) { l.mu.Lock(); defer l.mu.Unlock(); return l.b.Write(b) }
 func (l *log) String() string              { l.mu.Lock(); defer l.mu.Unlock(); return l.b.String() }
 
-// newPool starts nodes of 16 MiB with these arguments, which win over what they have otherwise, and waits until all see each other.
+// newPool starts nodes of 16 MiB over tcp with these arguments, which win over what they have otherwise, and waits until all see each other.
 func newPool(t *testing.T, ids []string, args ...string) *pool {
 	t.Helper()
 	p := layOut(t, ids, args...)
@@ -145,7 +145,7 @@ func (p *pool) start(id string) *node {
 	n.log, n.ended = &log{}, make(chan struct{})
 	args := append([]string{"serve", "--node-id", id, "--listen", n.control, "--data-listen", n.data, "--http", n.httpThere,
 		"--socket", n.socketThere, "--peers", p.peers(), "--dram-bytes", "16MiB", "--arena-get-bytes", "4MiB", "--arena-put-bytes", "4MiB",
-		"--secret-file", n.place.secretFile}, p.args...)
+		"--secret-file", n.place.secretFile, "--transport", "tcp"}, p.args...)
 	n.cmd = n.place.command(append(args, n.args...)...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	require.NoError(p.t, n.cmd.Start())

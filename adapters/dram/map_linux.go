@@ -83,7 +83,7 @@ func mapAnonymous(n uint64, hugePages bool, hugeSize uint64) (mapped, error) {
 }
 
 // mapMemfd maps n bytes of a new memfd on ordinary pages. Its length is sealed: no process that maps it can cut it short
-// under the others' feet.
+// under the others' feet. Who shows it to others seals it further.
 func mapMemfd(n uint64, hugePages bool, hugeSize uint64) (mapped, error) {
 	return mapFile(n, roundUp(n, uint64(os.Getpagesize())), 0, hugePages, hugeSize)
 }
@@ -102,7 +102,7 @@ func mapFile(n, size uint64, flags int, hugePages bool, hugeSize uint64) (mapped
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return fail(fmt.Errorf("ftruncate: %w", err))
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return fail(fmt.Errorf("seal: %w", err))
 	}
 	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -18,8 +18,8 @@ type Config struct {
 	// Secret, when it is set, must be the same on both ends: a key that was overheard on the control connection is then of no use.
 	Secret []byte
 
-	// Workers is how many goroutines copy at once; default one less than GOMAXPROCS and at least one, so that copies never hold
-	// every P: the network poller would starve. At most 256.
+	// Workers is how many goroutines copy at once; default as many as there are cores, and less than GOMAXPROCS, so that
+	// copies never hold every P: the network poller would starve. At most 256.
 	Workers     int
 	DialTimeout time.Duration // for all that Link does, and for a peer's proof; default 1 s
 }

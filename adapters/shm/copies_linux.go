@@ -283,6 +283,7 @@ func (w *copies) carry(r *run, i int, now domain.Instant) error {
 	if err == nil {
 		return nil
 	}
+	l.thrown[op.Purpose].Add(copied)
 	return fail("op", l.to, err)
 }
 

@@ -22,6 +22,7 @@ type Link struct {
 	conn    *net.UnixConn
 	mapped  *mapping
 	bytes   [ports.NumPurposes]atomic.Uint64
+	thrown  [ports.NumPurposes]atomic.Uint64 // those of them that were of ops which failed
 	ended   atomic.Bool
 	done    chan struct{}
 	closing sync.Once
@@ -108,6 +109,7 @@ func (l *Link) Cancel(q *ports.Completions, tags []uint64) { l.t.copies.cancel(l
 func (l *Link) Counts() ports.LinkStats {
 	var s ports.LinkStats
 	for i := range s.Bytes {
+		s.Thrown[i] = l.thrown[i].Load() // first: it is never more than the other
 		s.Bytes[i] = l.bytes[i].Load()
 	}
 	return s

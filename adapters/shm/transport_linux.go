@@ -79,7 +79,7 @@ func Open(cfg Config) (*Transport, error) {
 		cfg.DialTimeout = time.Second
 	}
 	if cfg.Workers == 0 {
-		cfg.Workers = max(1, runtime.GOMAXPROCS(0)-1)
+		cfg.Workers = max(1, min(runtime.NumCPU(), runtime.GOMAXPROCS(0)-1))
 	}
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("shm transport: %w", err)

@@ -39,7 +39,7 @@ var options = []option{
 	{key: "insecure", value: "false", help: "listen beyond loopback without a secret", set: boolean(func(s *Settings) *bool { return &s.Insecure })},
 	{key: "socket", value: DefaultSocket, help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
 	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz, /metrics and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
-	{key: "transport", value: "auto", help: "auto, tcp or rdma (shm is not there yet); tcp reaches the peers that rdma does not", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
+	{key: "transport", value: "auto", help: "auto, tcp, shm or rdma: reads go by the first of shm (peers on this host), rdma and tcp that both ends have; what is named must be there, and tcp is besides", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
 	{key: "medium", value: "dram", help: "dram, or hbm in a build with GPU support", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
 	{key: "dram.bytes", value: "1GiB", help: "memory of the pool", set: size(func(s *Settings) *uint64 { return &s.MediumBytes })},
 	{key: "dram.page_bytes", value: "64KiB", help: "size of a page; engines often set it to the KV page", set: size(func(s *Settings) *uint64 { return &s.PageBytes })},

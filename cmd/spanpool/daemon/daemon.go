@@ -73,7 +73,7 @@ func modules(s *config.Settings, o Options) fx.Option {
 		fx.Supply(s, o),
 		fx.Provide(newLogger, func() *heldBack { return &heldBack{} }),
 		fx.WithLogger(quiet),
-		tracingModule(), mediumModule(s), transportModule(s), nodeModule(),
+		tracingModule(), mediumModule(s), transportModule(), nodeModule(),
 	}
 	if s.HTTP != config.Off {
 		all = append(all, httpModule())

@@ -72,7 +72,7 @@ func started(t *testing.T, args ...string) *Daemon {
 // TestEveryCombinationOfSettingsRuns: its graph is whole, it starts, and nothing is left when it has stopped.
 func TestEveryCombinationOfSettingsRuns(t *testing.T) {
 	choices := [][][]string{
-		{{"--transport", "auto"}, {"--transport", "tcp"}},
+		{{"--transport", "auto"}, {"--transport", "tcp"}, {"--transport", "shm"}},
 		{{"--medium", "dram"}},
 		{nil, {"--http", "off"}},
 		{nil, {"--socket", "off"}},
@@ -90,7 +90,7 @@ func TestEveryCombinationOfSettingsRuns(t *testing.T) {
 		}
 		all = longer
 	}
-	require.Len(t, all, 96)
+	require.Len(t, all, 144)
 	for _, args := range all {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			s := settingsOf(t, append(args, "--lease", "1ms")...) // the stop waits for leases
@@ -174,7 +174,6 @@ func TestAStartThatFailsNamesThePartAndLeavesNothing(t *testing.T) {
 		{[]string{"--socket", held}, "socket", held, syscall.EADDRINUSE},
 		{[]string{"--socket", filepath.Join(dir, "no", "where")}, "socket", "where", os.ErrNotExist},
 		{[]string{"--transport", "rdma"}, "transport", "no RDMA support", errors.ErrUnsupported},
-		{[]string{"--transport", "shm"}, "transport", "no shared memory transport", errors.ErrUnsupported},
 		{[]string{"--medium", "hbm", "--gpu-library", "/nowhere/libgpu.so"}, "gpu", "gpu runtime", errors.ErrUnsupported},
 		{[]string{"--dram-bytes", "1024TiB"}, "medium", "", nil},
 		{[]string{"--arena-get-bytes", "1024TiB"}, "arena.get_bytes", "", nil},

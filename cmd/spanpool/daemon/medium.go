@@ -59,7 +59,11 @@ func openMemory(s *config.Settings, p pages, own *resources) (*memory, error) {
 }
 
 func openDRAM(s *config.Settings, own *resources) (pages, error) {
-	m, err := dram.Open(dram.Config{Bytes: s.MediumBytes, PageSize: s.PageBytes, HugePages: s.HugePages})
+	c := dram.Config{Bytes: s.MediumBytes, PageSize: s.PageBytes, HugePages: s.HugePages}
+	if sharesMemory(s) {
+		c.Backing = dram.Memfd
+	}
+	m, err := dram.Open(c)
 	if err != nil {
 		return pages{}, partError("medium", err)
 	}

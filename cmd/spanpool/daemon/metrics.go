@@ -6,6 +6,7 @@ import (
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/grpcpeer"
 	"github.com/spanpool/spanpool/adapters/rdma"
+	"github.com/spanpool/spanpool/adapters/shm"
 	"github.com/spanpool/spanpool/adapters/tcp"
 	"github.com/spanpool/spanpool/adapters/telemetry"
 	"github.com/spanpool/spanpool/app"
@@ -32,6 +33,8 @@ func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, s
 			more = append(more, tcpFamilies(t)...)
 		case *rdma.Transport:
 			more = append(more, rdmaFamilies(t)...)
+		case *shm.Transport:
+			more = append(more, shmFamilies(t)...)
 		}
 	}
 	return partError("metrics", shown.Watch(counted{n, m}, more...))
@@ -104,5 +107,25 @@ func tcpFamilies(t *tcp.Transport) []telemetry.Family {
 			Read: one(func(s tcp.Stats) uint64 { return uint64(s.Inbound) })},
 		{Name: "tcp.served", Unit: telemetry.Bytes, Help: "Bytes that peers read from this node.", Read: one(func(s tcp.Stats) uint64 { return s.ServedBytes })},
 		{Name: "tcp.applied", Unit: telemetry.Bytes, Help: "Bytes that peers wrote to this node.", Read: one(func(s tcp.Stats) uint64 { return s.AppliedBytes })},
+	}
+}
+
+func shmFamilies(t *shm.Transport) []telemetry.Family {
+	gauge := func(name, help string, value func(shm.Stats) uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Kind: telemetry.Gauge, Help: help,
+			Read: func(_ *ports.Stats, emit telemetry.Emit) { emit(value(t.Stats())) }}
+	}
+	mapped := gauge("shm.mapped", "Bytes of peers' memory that this node has mapped.", func(s shm.Stats) uint64 { return s.Mapped })
+	mapped.Unit = telemetry.Bytes
+	return []telemetry.Family{
+		{Name: "shm.refused", Labels: []string{"reason"}, Help: "Connections of peers of this host that ended and should not have, and copies that met memory that is not there.",
+			Read: func(_ *ports.Stats, emit telemetry.Emit) {
+				for i, v := range t.Stats().Refused {
+					emit(v, shm.Reason(i).String())
+				}
+			}},
+		gauge("shm.links.inbound", "Peers that have this node's memory mapped.", func(s shm.Stats) uint64 { return uint64(s.Inbound) }),
+		gauge("shm.links.outbound", "Peers whose memory this node has mapped.", func(s shm.Stats) uint64 { return uint64(s.Outbound) }),
+		mapped,
 	}
 }

@@ -141,7 +141,7 @@ const tableBegins, tableEnds = "<!-- the table is written by go test ./cmd/spanp
 // which nothing has happened, so every series is there from the start.
 func TestThePageAboutMetricsIsRight(t *testing.T) {
 	const path = "../../../docs/metrics.md"
-	a, b := pair(t)
+	a, b := pair(t, "shm")
 	linked(t, b)
 	s := scraped(t, a)
 	for name, f := range scraped(t, b).families { // of peers, of which a has none
@@ -163,10 +163,10 @@ func TestThePageAboutMetricsIsRight(t *testing.T) {
 }
 
 // pair is a node, and one that knows it.
-func pair(t *testing.T) (a, b *Daemon) {
+func pair(t *testing.T, transport string) (a, b *Daemon) {
 	t.Helper()
 	file := secretFile(t)
-	small := []string{"--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "100ms"}
+	small := []string{"--transport", transport, "--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "100ms"}
 	a = started(t, small...)
 	return a, started(t, append(small, "--node-id", "b", "--peers", "a="+a.At.Control)...)
 }
@@ -211,9 +211,26 @@ var unmoved = map[string]string{
 
 const objectBytes = 100_000 // larger than an arena: puts go in rounds
 
+// unmovedBy are those that reads by a transport do not move besides, and those that only nodes with that transport have.
+var unmovedBy = map[string]map[string]string{
+	"tcp": nil,
+	"shm": {
+		"spanpool_shm_refused_total":      "shm's tests: each reason is a fault",
+		"spanpool_tcp_served_bytes_total": "reads go by shm",
+	},
+}
+
 // TestMetricsFollowWhatNodesDo: two nodes, every public operation, and then what must be true of any node's counts.
 func TestMetricsFollowWhatNodesDo(t *testing.T) {
-	a, b := pair(t)
+	for transport := range unmovedBy {
+		t.Run(transport, func(t *testing.T) { metricsFollow(t, transport) })
+	}
+}
+
+func metricsFollow(t *testing.T, transport string) {
+	unmoved := maps.Clone(unmoved)
+	maps.Copy(unmoved, unmovedBy[transport])
+	a, b := pair(t, transport)
 	linked(t, b)
 	object := bytes.Repeat([]byte("pool"), objectBytes/4)
 	put := func(d *Daemon, key string) {
@@ -264,20 +281,20 @@ func TestMetricsFollowWhatNodesDo(t *testing.T) {
 		`spanpool_get_hits_total{source="local"}`:                                    1, `spanpool_get_hits_total{source="slot"}`: 2,
 		`spanpool_put_keys_total{status="stored"}`: 2, `spanpool_put_bytes_total`: objectBytes,
 		`spanpool_wire_bytes_total{purpose="get"}`: objectBytes + 1000, `spanpool_wire_bytes_total{purpose="pull"}`: objectBytes - 1000,
-		`spanpool_wire_bytes_total{purpose="put"}`:                             objectBytes,
-		`spanpool_caller_bytes_total`:                                          2*objectBytes + 1000,
-		`spanpool_installed_bytes_total{way="slot"}`:                           objectBytes,
-		`spanpool_installed_objects_total{way="pull"}`:                         1,
-		`spanpool_get_duration_seconds_count{mode="whole",route="local"}`:      1,
-		`spanpool_get_duration_seconds_count{mode="whole",route="slot"}`:       1,
-		`spanpool_get_rate_bytes_per_second_count{mode="ranges",route="slot"}`: 1,
-		`spanpool_put_rate_bytes_per_second_count{mode="whole",route="local"}`: 1,
-		`spanpool_put_duration_seconds_count{mode="whole",route="arena"}`:      1,
-		`spanpool_dooms_total{cause="removed"}`:                                1,
-		`spanpool_peer_up{peer="a"}`:                                           1,
-		`spanpool_peer_link{direction="read",peer="a",transport="tcp"}`:        1,
-		`spanpool_memory_bytes{part="medium"}`:                                 1 << 20,
-		`spanpool_sessions`:                                                    1,
+		`spanpool_wire_bytes_total{purpose="put"}`:                                    objectBytes,
+		`spanpool_caller_bytes_total`:                                                 2*objectBytes + 1000,
+		`spanpool_installed_bytes_total{way="slot"}`:                                  objectBytes,
+		`spanpool_installed_objects_total{way="pull"}`:                                1,
+		`spanpool_get_duration_seconds_count{mode="whole",route="local"}`:             1,
+		`spanpool_get_duration_seconds_count{mode="whole",route="slot"}`:              1,
+		`spanpool_get_rate_bytes_per_second_count{mode="ranges",route="slot"}`:        1,
+		`spanpool_put_rate_bytes_per_second_count{mode="whole",route="local"}`:        1,
+		`spanpool_put_duration_seconds_count{mode="whole",route="arena"}`:             1,
+		`spanpool_dooms_total{cause="removed"}`:                                       1,
+		`spanpool_peer_up{peer="a"}`:                                                  1,
+		`spanpool_peer_link{direction="read",peer="a",transport="` + transport + `"}`: 1, `spanpool_peer_link{direction="write",peer="a",transport="tcp"}`: 1,
+		`spanpool_memory_bytes{part="medium"}`: 1 << 20,
+		`spanpool_sessions`:                    1,
 	} {
 		require.Equal(t, want, sb.values[series], series)
 	}
@@ -285,7 +302,12 @@ func TestMetricsFollowWhatNodesDo(t *testing.T) {
 	require.Positive(t, sa.values[`spanpool_tcp_connections_ended_total{reason="garbage"}`])
 	conserved(t, sb, 4, 2)
 	require.Equal(t, sb.values[`spanpool_wire_bytes_total{purpose="put"}`], sa.values["spanpool_tcp_applied_bytes_total"])
-	require.Equal(t, sb.sum("spanpool_wire_bytes_total"), sa.sum("spanpool_tcp_applied_bytes_total")+sa.sum("spanpool_tcp_served_bytes_total"))
+	if transport == "tcp" {
+		require.Equal(t, sb.sum("spanpool_wire_bytes_total"), sa.sum("spanpool_tcp_applied_bytes_total")+sa.sum("spanpool_tcp_served_bytes_total"))
+	} else {
+		require.Equal(t, 1.0, sa.sum("spanpool_shm_links_inbound"))
+		require.EqualValues(t, 1<<20, sb.sum("spanpool_shm_mapped_bytes"))
+	}
 }
 
 // conserved is what must be true of a node that asked for gets keys and gave puts, and is at rest.

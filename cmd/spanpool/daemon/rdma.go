@@ -1,59 +1,29 @@
 package daemon
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"strings"
 
-	"github.com/spanpool/spanpool/adapters/boottime"
 	"github.com/spanpool/spanpool/adapters/rdma"
 	"github.com/spanpool/spanpool/adapters/telemetry"
-	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/ports"
 )
 
 // openRDMA opens the device that the settings name, or the first that is up. Peers that it does not reach are reached by what comes after
 // it.
-func openRDMA(s *config.Settings, clock boottime.Clock, own *resources, l *slog.Logger) (ports.Transport, error) {
-	t, err := rdma.Open(rdma.Config{Clock: clock, Device: s.RDMADevice, GID: s.RDMAGID, ReadPairs: int(s.RDMAReadPairs), WritePairs: int(s.RDMAWritePairs),
+func openRDMA(o opening) (ports.Transport, error) {
+	s := o.Settings
+	t, err := rdma.Open(rdma.Config{Clock: o.Clock, Device: s.RDMADevice, GID: s.RDMAGID, ReadPairs: int(s.RDMAReadPairs), WritePairs: int(s.RDMAWritePairs),
 		SendDepth: int(s.RDMADepth), MaxSGE: int(s.RDMAScatter), MaxReads: int(s.RDMAReads),
 		DialTimeout: s.Node.DialTimeout / 2, // what is left of a hello's time is for the transport after it
 	})
 	if err != nil {
-		return nil, err
-	}
-	own.opened("transport rdma", t.Close)
-	l.Info("rdma", "device", t.Device())
-	for _, c := range t.Clamps() {
-		l.Warn("the rdma device can do less than was asked for", "what", c.What, "asked", c.Asked, "got", c.Got)
-	}
-	return t, nil
-}
-
-// mustRDMA is for a node that is told to use it: it does not start without.
-func mustRDMA(s *config.Settings, clock boottime.Clock, own *resources, at *Addresses, m *memory, l *slog.Logger) (transports, error) {
-	t, err := openRDMA(s, clock, own, l)
-	if err != nil {
 		return nil, partError("transport", err)
 	}
-	rest, err := openTCP(s, clock, own, at, m)
-	return append(transports{t}, rest...), err
-}
-
-// mayRDMA uses it where it is, and says why where it is not.
-func mayRDMA(s *config.Settings, clock boottime.Clock, own *resources, at *Addresses, m *memory, l *slog.Logger) (transports, error) {
-	t, err := openRDMA(s, clock, own, l)
-	if err == nil {
-		rest, err := openTCP(s, clock, own, at, m)
-		return append(transports{t}, rest...), err
+	o.Log.Info("rdma", "device", t.Device())
+	for _, c := range t.Clamps() {
+		o.Log.Warn("the rdma device can do less than was asked for", "what", c.What, "asked", c.Asked, "got", c.Got)
 	}
-	level := slog.LevelWarn
-	if errors.Is(err, errors.ErrUnsupported) {
-		level = slog.LevelDebug // most hosts have none
-	}
-	l.Log(context.Background(), level, "rdma is not used", "reason", err)
-	return openTCP(s, clock, own, at, m)
+	return t, nil
 }
 
 func rdmaFamilies(t *rdma.Transport) []telemetry.Family {

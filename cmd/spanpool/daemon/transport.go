@@ -1,6 +1,10 @@
 package daemon
 
 import (
+	"context"
+	"errors"
+	"log/slog"
+
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/boottime"
@@ -10,26 +14,72 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// transports is what moves bytes, in the order of preference.
+// transports is what moves bytes, in the order of preference: of each peer, reads go by the first that both have, and writes by the
+// first of those that can write.
 type transports []ports.Transport
 
-// transportModule opens what is named: auto is every transport that this build and this host have. What is named is preferred, and tcp
-// reaches the peers that it does not.
-func transportModule(s *config.Settings) fx.Option {
-	var open any = openTCP
-	switch s.Transport {
-	case "auto":
-		open = mayRDMA
-	case "rdma":
-		open = mustRDMA
-	case "shm":
-		open = only(func() (ports.Transport, error) { return shm.Open("") })
-	}
-	return fx.Module("transport", fx.Provide(boottime.New, open))
+func transportModule() fx.Option {
+	return fx.Module("transport", fx.Provide(boottime.New, openTransports))
 }
 
-func openTCP(s *config.Settings, clock boottime.Clock, own *resources, at *Addresses, m *memory) (transports, error) {
-	c := tcp.Config{Clock: clock, Copier: m.device.copier, Background: m.device.background, Listen: []string{s.DataListen}, Secret: s.Secret, Conns: int(s.DataConnections), DialTimeout: s.Node.DialTimeout}
+// opening is what the constructors of transports are made from.
+type opening struct {
+	fx.In
+	Settings *config.Settings
+	Clock    boottime.Clock
+	Own      *resources
+	At       *Addresses
+	Memory   *memory // is there before them
+	Log      *slog.Logger
+}
+
+// transportPart opens one transport. One that may be missing is left out where this build, this system or this node's memory has none.
+type transportPart struct {
+	kind       string
+	mayMissing bool
+	open       func(opening) (ports.Transport, error)
+}
+
+// transportsOf is what the setting stands for. tcp is always among them: it reaches every peer, and writes.
+func transportsOf(s *config.Settings) []transportPart {
+	all := []transportPart{
+		{"shm", s.Transport == "auto", openSHM},
+		{"rdma", s.Transport == "auto", openRDMA},
+		{"tcp", false, openTCP},
+	}
+	var wanted []transportPart
+	for _, p := range all {
+		if s.Transport == "auto" || p.kind == s.Transport || p.kind == "tcp" {
+			wanted = append(wanted, p)
+		}
+	}
+	return wanted
+}
+
+func openTransports(o opening) (all transports, err error) {
+	for _, p := range transportsOf(o.Settings) {
+		t, err := p.open(o)
+		switch {
+		case err != nil && p.mayMissing:
+			level := slog.LevelWarn
+			if errors.Is(err, errors.ErrUnsupported) {
+				level = slog.LevelDebug // most hosts have no rdma
+			}
+			o.Log.Log(context.Background(), level, "a transport is left out", "transport", p.kind, "reason", err)
+			continue
+		case err != nil:
+			return nil, err
+		}
+		o.Own.opened("transport "+p.kind, t.Close)
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+func openTCP(o opening) (ports.Transport, error) {
+	s := o.Settings
+	c := tcp.Config{Clock: o.Clock, Copier: o.Memory.device.copier, Background: o.Memory.device.background, Listen: []string{s.DataListen},
+		Secret: s.Secret, Conns: int(s.DataConnections), DialTimeout: s.Node.DialTimeout}
 	if s.DataAdvertise != "" {
 		c.Advertise = []string{s.DataAdvertise}
 	}
@@ -37,19 +87,26 @@ func openTCP(s *config.Settings, clock boottime.Clock, own *resources, at *Addre
 	if err != nil {
 		return nil, partError("data.listen", err)
 	}
-	own.opened("transport tcp", t.Close)
-	at.Data = t.Addresses()[0]
-	return transports{t}, nil
+	o.At.Data = t.Addresses()[0]
+	return t, nil
 }
 
-// only is a transport without peers of another kind.
-func only(open func() (ports.Transport, error)) func(*config.Settings, boottime.Clock, *resources, *Addresses, *memory) (transports, error) {
-	return func(s *config.Settings, _ boottime.Clock, own *resources, _ *Addresses, _ *memory) (transports, error) {
-		t, err := open()
-		if err != nil {
-			return nil, partError("transport", err)
-		}
-		own.opened("transport "+s.Transport, t.Close)
-		return transports{t}, nil
+// sharesMemory says that the pool's memory is to be such that peers of this host can map it. Transparent huge pages are not to be had
+// for that, only reserved ones: auto prefers those that were asked for.
+func sharesMemory(s *config.Settings) bool {
+	return s.Medium == "dram" && (s.Transport == "shm" || s.Transport == "auto" && !s.HugePages)
+}
+
+// errNotShared is why shm is left out.
+var errNotShared = errors.Join(errors.New("the pool's memory cannot be mapped by peers: it is a GPU's, or was asked for on huge pages"), errors.ErrUnsupported)
+
+func openSHM(o opening) (ports.Transport, error) {
+	if !sharesMemory(o.Settings) {
+		return nil, partError("transport", errNotShared)
 	}
+	t, err := shm.Open(shm.Config{Clock: o.Clock, Secret: o.Settings.Secret, DialTimeout: o.Settings.Node.DialTimeout / 2}) // what is left of a hello's time is for the transport after it
+	if err != nil {
+		return nil, partError("transport", err)
+	}
+	return t, nil
 }
