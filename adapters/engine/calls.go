@@ -24,6 +24,7 @@ type calls struct {
 	bytes            budget // of objects in messages
 	count            *counters
 	clients          *clients
+	path             string // of the socket
 	descriptorSocket string
 	stopped          context.Context // ends when the server begins to stop
 }

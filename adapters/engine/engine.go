@@ -81,7 +81,7 @@ func Listen(path string, c Config) (*Server, error) {
 		return nil, fmt.Errorf("socket %q: %w", path, err)
 	}
 	count := new(counters)
-	service := &calls{Config: c, bytes: budget{limit: c.MaxBytes}, count: count, clients: newClients(c, count), descriptorSocket: filepath.Base(path) + ".fd"}
+	service := &calls{Config: c, bytes: budget{limit: c.MaxBytes}, count: count, clients: newClients(c, count), path: path, descriptorSocket: filepath.Base(path) + ".fd"}
 	d, err := listenDescriptors(path+".fd", service.clients, c.Self.Incarnation)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
