@@ -2,6 +2,206 @@
 
 package hip
 
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/adapters/hip/fakehip"
+	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
+)
+
+// lenderVariable has this test binary be another process with device memory: the library that it opens. It prints a handle, and lives
+// until its standard input ends.
 const lenderVariable = "SPANPOOL_E2E_LENDER"
 
-func lend() {}
+const (
+	lentBytes = 64 << 10
+	lentKey   = 77
+)
+
+func lend() {
+	r, err := Open(Config{Library: os.Getenv(lenderVariable), Host: goCopier{}})
+	if err != nil {
+		panic(err)
+	}
+	m, err := r.OpenMedium(MediumConfig{Bytes: lentBytes, PageSize: lentBytes})
+	if err != nil {
+		panic(err)
+	}
+	region := m.Buffers()[0].(ports.DeviceRegion)
+	b := make([]byte, lentBytes)
+	content.Fill(b, lentKey, 0)
+	past(r.devices[0], region, 0, b, 1)
+	h, err := r.Handle(region)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(hex.EncodeToString(h[:]))
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent has enough of it
+}
+
+// lender is another process with device memory.
+type lender struct {
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	handle Handle
+}
+
+// startLender has a library of its own build, so that the parent's counts are the parent's.
+func startLender(t *testing.T, o fakehip.Options) *lender {
+	t.Helper()
+	lib := fake(t, o)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), lenderVariable+"="+lib.Path)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	l := &lender{cmd: cmd, stdin: stdin}
+	timer := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() {
+		timer.Stop()
+		l.die()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err)
+	n, err := hex.Decode(l.handle[:], []byte(line[:len(line)-1]))
+	require.NoError(t, err)
+	require.Equal(t, len(l.handle), n)
+	return l
+}
+
+// die kills the process. Twice is allowed.
+func (l *lender) die() {
+	_ = l.cmd.Process.Kill()
+	_ = l.cmd.Wait()
+}
+
+func TestMemoryOfAnotherProcessIsReadAndWritten(t *testing.T) {
+	for name, o := range map[string]fakehip.Options{"rocm7": {}, "rocm5": {Version: fakehip.ROCm5, WithoutBatch: true, WithoutDMABuf: true}, "cuda": {CUDA: true, WithoutDMABuf: true}} {
+		t.Run(name, func(t *testing.T) {
+			l := startLender(t, o)
+			lib := fake(t, o)
+			r := open(t, lib, nil)
+			in := r.Imports()
+			region, err := in.Import("engine", 0, l.handle, lentBytes)
+			require.NoError(t, err)
+			require.Equal(t, 0, region.Ordinal())
+			again, err := in.Import("engine 2", 0, l.handle, 4096)
+			require.NoError(t, err)
+			require.True(t, region.Overlaps(again))
+			require.EqualValues(t, 1, lib.Imported.Load(), "a handle is opened once")
+
+			dst := poisoned(lentBytes)
+			require.NoError(t, copyAll(t, r.Copier(), ports.CopyOp{Dst: dst, Src: region, Len: lentBytes})[0])
+			require.Equal(t, -1, content.Check(dst.Bytes(), lentKey, 0))
+			slot := deviceMemory(r, 1).New(t, 4096)
+			errs := copyAll(t, r.Copier(), ports.CopyOp{Dst: region, DstOff: 100, Src: filled(50, 8), Len: 50}, ports.CopyOp{Dst: slot, Src: region, SrcOff: 4096, Len: 4096})
+			require.Equal(t, []error{nil, nil}, errs)
+			require.NoError(t, copyAll(t, r.Copier(), ports.CopyOp{Dst: dst, Src: region, Len: lentBytes})[0])
+			require.Equal(t, -1, content.Check(dst.Bytes()[100:150], 8, 0))
+
+			require.NoError(t, in.Return("engine", 0, l.handle))
+			require.ErrorIs(t, in.Return("engine", 0, l.handle), ports.ErrNotFound)
+			require.EqualValues(t, 1, lib.Imported.Load(), "the other one has it still")
+			require.NoError(t, in.CloseOwner("engine 2"))
+			require.NoError(t, in.CloseOwner("engine 2"))
+			require.Zero(t, lib.Imported.Load())
+			require.Zero(t, in.Len())
+
+			report, err := r.Report()
+			require.NoError(t, err)
+			require.True(t, report.Import.Tried)
+			require.Equal(t, o.WithoutDMABuf, errors.Is(report.Import.Err, errors.ErrUnsupported), "%v", report.Import)
+		})
+	}
+}
+
+func TestHandlesThatNameLessOrNothingAreRefused(t *testing.T) {
+	l := startLender(t, fakehip.Options{})
+	lib := fake(t, fakehip.Options{})
+	r := open(t, lib, nil)
+	in := r.Imports()
+	_, err := in.Import("engine", 0, l.handle, lentBytes+1)
+	var limit *domain.LimitError
+	require.ErrorAs(t, err, &limit)
+	require.EqualValues(t, lentBytes, limit.Limit)
+	require.Zero(t, lib.Imported.Load(), "what was opened to look at it is closed")
+	_, err = in.Import("engine", 0, l.handle, lentBytes)
+	require.NoError(t, err)
+	_, err = in.Import("engine", 0, l.handle, lentBytes+1)
+	require.ErrorAs(t, err, &limit, "also when it is open already")
+	_, err = in.Import("engine", 0, l.handle, 0)
+	require.ErrorIs(t, err, domain.ErrInvalid)
+	_, err = in.Import("engine", 9, l.handle, 1)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = in.Import("engine", 0, Handle{1, 2, 3}, 1)
+	require.ErrorIs(t, err, domain.ErrInvalid)
+
+	m, err := r.OpenMedium(MediumConfig{Bytes: 4096, PageSize: 4096})
+	require.NoError(t, err)
+	own, err := r.Handle(m.Buffers()[0].(ports.DeviceRegion))
+	require.NoError(t, err)
+	_, err = in.Import("engine", 0, own, 1)
+	require.ErrorIs(t, err, domain.ErrInvalid, "a handle is of no use to who made it")
+	require.NoError(t, m.Close())
+	require.NoError(t, in.Close())
+	require.Zero(t, in.Len())
+}
+
+func TestTheDeathOfALenderFailsCopiesAndNothingElse(t *testing.T) {
+	l := startLender(t, fakehip.Options{})
+	lib := fake(t, fakehip.Options{})
+	r := open(t, lib, nil)
+	in := r.Imports()
+	region, err := in.Import("engine", 0, l.handle, lentBytes)
+	require.NoError(t, err)
+	l.die()
+	m := deviceMemory(r, 0)
+	slot := m.New(t, 4096)
+	m.Write(slot, 0, filled(4096, 9).Bytes())
+	dst := poisoned(4096)
+	errs := copyAll(t, r.Copier(), ports.CopyOp{Dst: region, Src: slot, Len: 4096}, ports.CopyOp{Dst: dst, Src: slot, Len: 4096})
+	require.Error(t, errs[0])
+	require.NoError(t, errs[1])
+	require.Equal(t, -1, content.Check(dst.Bytes(), 9, 0))
+	require.NoError(t, in.CloseOwner("engine"))
+	require.Zero(t, lib.Imported.Load())
+	_, err = in.Import("engine", 0, l.handle, lentBytes)
+	require.ErrorIs(t, err, domain.ErrInvalid)
+}
+
+func TestDeviceMemoryIsExportedWhereTheRuntimeCan(t *testing.T) {
+	r := open(t, fake(t, fakehip.Options{}), nil)
+	region := deviceMemory(r, 0).New(t, 8192).(ports.DeviceRegion)
+	f, err := r.ExportDMABuf(region)
+	require.NoError(t, err)
+	size, err := f.Seek(0, io.SeekEnd)
+	require.NoError(t, err)
+	require.EqualValues(t, 8192, size)
+	require.NoError(t, f.Close())
+	report, err := r.Report()
+	require.NoError(t, err)
+	require.Equal(t, "yes", report.Export.String())
+
+	r = open(t, fake(t, fakehip.Options{WithoutDMABuf: true}), nil)
+	_, err = r.ExportDMABuf(deviceMemory(r, 0).New(t, 8192).(ports.DeviceRegion))
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "hipMemGetHandleForAddressRange")
+	report, err = r.Report()
+	require.NoError(t, err)
+	require.Contains(t, report.Export.String(), "no: ")
+}
