@@ -213,7 +213,13 @@ func (p *pool) putOnceThereIsRoom(n *node, key string, b []byte) {
 // TestAReaderThatWakesUpPastItsLeaseIsLateAndNeverWrong: meanwhile the pages that it reads are another key's.
 func TestAReaderThatWakesUpPastItsLeaseIsLateAndNeverWrong(t *testing.T) {
 	notOverSSH(t, "a signal comes too late to hit a transfer")
-	p := newPool(t, []string{"owner", "reader"}, "--dram-bytes", "40MiB", "--lease", "100ms", "--locality", "off", "--watermark-high", "0",
+	for _, transport := range []string{"tcp", "shm"} {
+		t.Run(transport, func(t *testing.T) { lateReader(t, transport) })
+	}
+}
+
+func lateReader(t *testing.T, transport string) {
+	p := newPool(t, []string{"owner", "reader"}, "--transport", transport, "--dram-bytes", "40MiB", "--lease", "100ms", "--locality", "off", "--watermark-high", "0",
 		"--watermark-low", "0", "--timeout-call", "20s", "--arena-get-bytes", "32MiB")
 	owner, reader := p.nodes["owner"], p.nodes["reader"]
 	const size = 32 << 20
@@ -249,7 +255,7 @@ func TestAReaderThatWakesUpPastItsLeaseIsLateAndNeverWrong(t *testing.T) {
 				enginev1.KeyStatus_KEY_STATUS_TRANSFER_FAILED, enginev1.KeyStatus_KEY_STATUS_PEER_UNAVAILABLE}, got.r.GetStatus(), got.r.GetReason())
 		}
 	}
-	require.NotZero(t, caught, "no read was caught in its middle")
+	require.True(t, caught > 0 || transport == "shm", "no read was caught in its middle") // by shm it is over within milliseconds
 	c := reader.counts(t)
 	t.Logf("%d reads were caught; statuses: late %d, not found %d; repeated as late %d", caught, c["get_keys.late"], c["get_keys.not_found"], c["downgrades.late"])
 }
