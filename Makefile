@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench e2e e2e-hardware
+.PHONY: help demo test check generate bench bench-redis profile e2e e2e-hardware
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -10,7 +10,7 @@ demo: ## two nodes in this process restore objects layer group by layer group, v
 	@echo "Every byte was verified. wire_range_mib moved for the ranks and wire_background_mib behind their backs; together they are"
 	@echo "local_write_mib, what is local now: each byte crossed once."
 
-test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python makes a skipped part a failure
+test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python,browser,structure makes a skipped part a failure
 	@sh scripts/test.sh
 
 check: ## the static part: format, vet, staticcheck, and that what is generated is current
@@ -21,10 +21,14 @@ generate: ## mocks, wire and proto (which needs protoc)
 	go tool wire ./inject
 	sh scripts/proto.sh
 
-bench: ## benchmarks beside the code, the layer-wise workload, and the bars of speed as ratios; BARS=restore-1,mixed-4 runs these bars alone
-	@[ -n "$(BARS)" ] || go test -run '^$$' -bench . ./...
-	@[ -n "$(BARS)" ] || go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 32 --ranks 1 --requests 3 --offload-ranks 0
-	go run ./cmd/spanpool bench ratios $(if $(BARS),--bars $(BARS))
+bench: ## measures every bar and shape into docs/benchmarks, each as it is done (25 minutes; ALL=1: an hour); BARS=restore-1,mixed-4 runs these bars alone
+	sh scripts/benchmarks.sh $(if $(BARS),ratios report)
+
+bench-redis: ## ranges of several sizes over sockets, beside redis-server with the same objects, whole objects and bare loops
+	go run ./cmd/spanpool bench ranges --redis need
+
+profile: ## what the processors do in layer groups over TCP: the largest costs, and profile/cpu.pb.gz for go tool pprof
+	sh scripts/profile.sh
 
 e2e: ## the binaries, spoken to from outside
 	go test -count=1 -v ./e2e/...

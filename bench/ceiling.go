@@ -82,21 +82,11 @@ func (o *Ceiling) fragment(ctx context.Context, f uint64, emit func(CeilingRow) 
 	if err := checkMemory("it", needs, o.MaxMemory); err != nil {
 		return err
 	}
-	src, err := openBuffer(needs[0].Bytes)
+	src, dst, err := m.openBuffers(needs)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, src.close()) }()
-	dst, err := openBuffer(needs[1].Bytes)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, dst.close()) }()
-	for i := range src.b { // both touched, and the source other than the pages of zeros that nobody wrote
-		src.b[i] = byte(i)
-	}
-	clear(dst.b)
-	m.src, m.dst = src.b, dst.b
+	defer func() { err = errors.Join(err, src.close(), dst.close()) }()
 	return o.loops(ctx, m, emit)
 }
 

@@ -41,6 +41,10 @@ const (
 	ColLinkRate
 	ColLinkDelay
 	ColForeign
+	ColCeiling
+	ColGetShare
+	ColRestoreShare
+	ColTTFLShare
 	NumColumns
 )
 
@@ -78,6 +82,10 @@ var columns = [NumColumns]columnInfo{
 	{"link_gbps", 3, "Gbit/s that the slower direction of the modelled link reached; 0: not modelled"},
 	{"link_delay_us", 1, "delay that the modelled link reached, each way; 0: not modelled"},
 	{"foreign_cpu_pct", 1, "processor time that other programs took, of all there is"},
+	{"ceiling_gibps", 3, "what the best bare loop over fragments as large reaches here: sockets, or copies by every processor, at most the modelled link's rate; 0: not measured"},
+	{"get_ceiling_pct", 1, "get_gibps of that"},
+	{"restore_ceiling_pct", 1, "time that the ceiling needs for the bytes of a restore, or the computing if that is longer, of restore_ms_p50"},
+	{"ttfl_ceiling_pct", 1, "time that it needs for the first group, of ttfl_us_p50"},
 }
 
 func (c Column) String() string { return columns[c].name }

@@ -69,9 +69,10 @@ type Layerwise struct {
 	Secret          []byte
 	Link            LinkSpec
 	Fetch           FetchMode
-	SharedArena     bool  // of the comparison
-	Places          int   // goroutines that copy, generate, poison or check at once: the processors
-	Root            fs.FS // of the file system, to see what processor time others take; nil: not looked at
+	SharedArena     bool      // of the comparison
+	Ceilings        *Ceilings // what figures are told as a share of; nil: of nothing
+	Places          int       // goroutines that copy, generate, poison or check at once: the processors
+	Root            fs.FS     // of the file system, to see what processor time others take; nil: not looked at
 
 	Errors   io.Writer // a line for each wrong or failed read or put
 	Progress *Progress // nil: nobody watches

@@ -471,7 +471,9 @@ func (r *mixedRun) figures() *MixedRow {
 		MixedLinkRate:     r.noise.Gbps,
 		MixedLinkDelay:    microseconds(r.noise.Delay),
 		MixedForeign:      100 * r.noise.Foreign,
+		MixedCeiling:      2 * linkGibps(r.o.Link),
 		MixedSharedArenas: map[bool]float64{false: 2, true: 1}[r.o.SharedArena],
 	}
+	row.Values[MixedShare] = percent(row.Values[MixedTotal], row.Values[MixedCeiling])
 	return row
 }

@@ -19,6 +19,8 @@ const (
 	MixedLinkRate
 	MixedLinkDelay
 	MixedForeign
+	MixedCeiling
+	MixedShare
 	NumMixedColumns
 )
 
@@ -36,6 +38,8 @@ var mixedColumns = [NumMixedColumns]columnInfo{
 	{"link_gbps", 3, "Gbit/s that the slower direction of the modelled link reached; 0: not modelled"},
 	{"link_delay_us", 1, "delay that the modelled link reached, each way; 0: not modelled"},
 	{"foreign_cpu_pct", 1, "processor time that other programs took, of all there is"},
+	{"ceiling_gibps", 3, "what both directions of the modelled link give; 0: not modelled"},
+	{"total_ceiling_pct", 1, "total_gibps of that"},
 }
 
 // MixedColumnMeanings explains the columns, one a line, for the help.

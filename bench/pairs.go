@@ -37,6 +37,9 @@ type bar struct {
 	sense     sense
 	atLeast   float64 // 0: no such bound
 	atMost    float64 // 0: no such bound
+	share     int     // place in the samples of what share of the ceiling ours reached; 0: there is none
+	ceiling   float64 // what nothing can be above; 0: not known
+	bare      bool    // theirs is the ceiling
 	reference string  // what the reference published for it, or for what comes nearest
 }
 
@@ -164,9 +167,27 @@ func (p *pairing) rows(m *pairs) []RatioRow {
 		row.Ours, row.Theirs, row.Ratio = median(ours), median(theirs), median(ratios)
 		row.Low, row.High = slices.Min(ratios), slices.Max(ratios)
 		row.Verdict = b.verdict(row.Ratio)
+		row.Ceiling = b.shareOf(m, &row)
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// shareOf is what share of the ceiling ours reached, in percent.
+func (b *bar) shareOf(m *pairs, row *RatioRow) float64 {
+	switch {
+	case b.bare:
+		return 100 * row.Ratio
+	case b.ceiling > 0:
+		return percent(row.Ours, b.ceiling)
+	case b.share == 0:
+		return 0
+	}
+	var shares []float64
+	for _, s := range m.ours {
+		shares = append(shares, s.figures[b.share])
+	}
+	return median(shares)
 }
 
 // notRun is the rows of a pairing that cannot be measured here. They say why in the place of the reference.

@@ -112,7 +112,8 @@ func TestCSVHeaderIsGolden(t *testing.T) {
 	require.NoError(t, WriteRows(&b, CSV, nil))
 	require.Equal(t, "ranks,layers,group,pages,object_kib,restore_ms_p50,restore_ms_p95,ttfl_us_p50,ttfl_us_p95,stall_ms_p50,"+
 		"get_gibps,put_gibps,local_hit_pct,remote_calls,remote_keys,repeat_remote,wire_whole_mib,wire_range_mib,local_write_mib,"+
-		"wire_background_mib,wire_duplicate_mib,failed_reads,link_gbps,link_delay_us,foreign_cpu_pct\n", b.String())
+		"wire_background_mib,wire_duplicate_mib,failed_reads,link_gbps,link_delay_us,foreign_cpu_pct,ceiling_gibps,"+
+		"get_ceiling_pct,restore_ceiling_pct,ttfl_ceiling_pct\n", b.String())
 	b.Reset()
 	require.NoError(t, WriteReplayRows(&b, CSV, nil))
 	require.Equal(t, "nodes,capacity_blocks,block_bytes,requests,blocks,hit_pct,hit_blocks,remote_hit_blocks,missed_blocks,put_blocks,"+

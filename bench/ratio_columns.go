@@ -22,7 +22,8 @@ type RatioRow struct {
 	Pairs     int
 	Repeats   int
 	Noisy     int
-	Noise     Noise // the worst among the pairs that count
+	Noise     Noise   // the worst among the pairs that count
+	Ceiling   float64 // percent of what bare loops, or the link, give that ours reached; 0: not known
 	Reference string
 }
 
@@ -43,6 +44,7 @@ var ratioColumns = []columnInfo{
 	{"link_gbps", 0, "worst that the modelled link reached in a pair that counts; 0: not modelled"},
 	{"link_delay_us", 0, "likewise, each way"},
 	{"foreign_cpu_pct", 0, "most processor time that other programs took in a pair that counts"},
+	{"ceiling_pct", 0, "ours as a share of what the best bare loop or the modelled link gives; of a time: of the least that it could be; 0: not measured"},
 	{"reference", 0, "what the reference published nearest to it"},
 }
 
@@ -53,7 +55,7 @@ func (r *RatioRow) cells() []string {
 	f := func(v float64, prec int) string { return strconv.FormatFloat(v, 'f', prec, 64) }
 	return []string{r.Bar, r.Figure, f(r.Ours, 3), f(r.Theirs, 3), f(r.Ratio, 3), f(r.Low, 3), f(r.High, 3), r.Target, string(r.Verdict),
 		strconv.Itoa(r.Pairs), strconv.Itoa(r.Repeats), strconv.Itoa(r.Noisy), f(r.Noise.Gbps, 2), f(microseconds(r.Noise.Delay), 1),
-		f(100*r.Noise.Foreign, 1), r.Reference}
+		f(100*r.Noise.Foreign, 1), f(r.Ceiling, 1), r.Reference}
 }
 
 // RatioWriter prints rows as they come: a run takes minutes, and what is there should be seen.

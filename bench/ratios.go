@@ -22,6 +22,7 @@ type Ratios struct {
 
 	Errors   io.Writer
 	Progress *Progress
+	Ceilings *Ceilings // what figures are told as a share of; nil: of nothing
 }
 
 // The link of the bars.
@@ -145,7 +146,7 @@ func shapeOf(preset string) Shape {
 func (o *Ratios) restores(preset string, group, pages, ranks, requests int) Layerwise {
 	return Layerwise{Ranks: []int{ranks}, Shape: shapeOf(preset), Grouping: Grouping{Size: group}, Pages: pages, Requests: requests,
 		ComputePerLayer: 150 * time.Microsecond, RangesPerCall: 8192, ScratchMiB: 256, Verify: true, Runs: 1, MaxMemory: o.MaxMemory,
-		Transport: "inproc", Link: barLink, Places: o.Places, Root: o.Root, Errors: o.Errors}
+		Transport: "inproc", Link: barLink, Places: o.Places, Root: o.Root, Errors: o.Errors, Ceilings: o.Ceilings}
 }
 
 // figures of a restore, by their column.
@@ -174,16 +175,29 @@ func againstWhole(name, what string, l Layerwise, open OpenCluster, bars ...bar)
 		ours: restoreSide(l, open), theirs: restoreSide(whole, open), bars: bars}
 }
 
+// shareColumn is the column that tells a figure as a share of the ceiling; 0: none does.
+func shareColumn(c Column) int {
+	switch c {
+	case ColGetRate:
+		return int(ColGetShare)
+	case ColRestoreP50:
+		return int(ColRestoreShare)
+	case ColTTFLP50:
+		return int(ColTTFLShare)
+	}
+	return 0
+}
+
 func lower(c Column, atLeast float64, reference string) bar {
-	return bar{name: c.String() + " lower", figure: int(c), sense: theirsOverOurs, atLeast: atLeast, reference: reference}
+	return bar{name: c.String() + " lower", figure: int(c), share: shareColumn(c), sense: theirsOverOurs, atLeast: atLeast, reference: reference}
 }
 
 func notAbove(c Column, reference string) bar {
-	return bar{name: c.String(), figure: int(c), sense: oursOverTheirs, atMost: neverAbove, reference: reference}
+	return bar{name: c.String(), figure: int(c), share: shareColumn(c), sense: oursOverTheirs, atMost: neverAbove, reference: reference}
 }
 
 func higher(c Column, atLeast float64, reference string) bar {
-	return bar{name: c.String() + " higher", figure: int(c), sense: oursOverTheirs, atLeast: atLeast, reference: reference}
+	return bar{name: c.String() + " higher", figure: int(c), share: shareColumn(c), sense: oursOverTheirs, atLeast: atLeast, reference: reference}
 }
 
 const (
@@ -249,12 +263,12 @@ func (o *Ratios) mixedBars(open OpenCluster) []pairing {
 			what: fmt.Sprintf("%d threads get and %d put, 1 MiB a call, 16 Gbit/s and 500 us: against one shared arena", threads, threads),
 			ours: o.mixedSide(threads, false, both, open), theirs: o.mixedSide(threads, true, both, open),
 			bars: []bar{
-				{name: "total_gibps higher", figure: int(MixedTotal), atLeast: 1.6, reference: refMixed},
-				{name: "get_gibps higher", figure: int(MixedGet), reference: refMixed},
-				{name: "put_gibps higher", figure: int(MixedPut), reference: refMixed},
+				{name: "total_gibps higher", figure: int(MixedTotal), ceiling: 2 * linkGibps(mixedLink), atLeast: 1.6, reference: refMixed},
+				{name: "get_gibps higher", figure: int(MixedGet), ceiling: linkGibps(mixedLink), reference: refMixed},
+				{name: "put_gibps higher", figure: int(MixedPut), ceiling: linkGibps(mixedLink), reference: refMixed},
 			}})
 	}
 	return append(list, pairing{name: "two-gets", link: mixedLink, what: "2 threads get 1 MiB a call, nothing is put: against one shared arena",
 		ours: o.mixedSide(2, false, gets, open), theirs: o.mixedSide(2, true, gets, open),
-		bars: []bar{{name: "get_gibps higher", figure: int(MixedGetAlone), atLeast: 1.6, reference: "1x: its arena was locked over a transfer"}}})
+		bars: []bar{{name: "get_gibps higher", figure: int(MixedGetAlone), ceiling: linkGibps(mixedLink), atLeast: 1.6, reference: "1x: its arena was locked over a transfer"}}})
 }

@@ -102,8 +102,8 @@ func (s *scattered) openRedisLoop(server *redisServer, conns int) (*redisLoop, e
 		for call := range s.m.calls {
 			var ask []byte
 			for _, p := range s.m.share(call, i, conns) {
-				off := p.from % scatteredObject
-				ask = appendRedis(ask, "GETRANGE", scatteredName(int(p.from/scatteredObject)), strconv.FormatUint(off, 10),
+				off := p.from % s.object()
+				ask = appendRedis(ask, "GETRANGE", scatteredName(int(p.from/s.object())), strconv.FormatUint(off, 10),
 					strconv.FormatUint(off+s.m.fragment-1, 10))
 			}
 			c.asks = append(c.asks, ask)
@@ -177,11 +177,11 @@ func (s *scattered) store(server *redisServer) (err error) {
 	}
 	defer func() { err = errors.Join(err, nc.Close()) }()
 	c := &redisConn{c: nc, r: bufio.NewReader(nc)}
-	for i := range len(s.src.b) / scatteredObject {
+	for i := range s.keys * s.sets {
 		if err := nc.SetDeadline(time.Now().Add(bareBound)); err != nil {
 			return err
 		}
-		if _, err := nc.Write(appendRedis(nil, "SET", scatteredName(i), string(s.src.b[i*scatteredObject:][:scatteredObject]))); err != nil {
+		if _, err := nc.Write(appendRedis(nil, "SET", scatteredName(i), string(s.src.b[uint64(i)*s.object():][:s.object()]))); err != nil {
 			return err
 		}
 		if err := c.expect("+OK\r\n"); err != nil {

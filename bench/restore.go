@@ -176,7 +176,8 @@ func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
 		return nil, err
 	}
 	d := after.since(before)
-	return r.figures(d), errors.Join(r.checkSwitches(d), r.checkKernel(), r.failures.err())
+	row := r.figures(d)
+	return row, errors.Join(r.addShares(row), r.checkSwitches(d), r.checkKernel(), r.failures.err())
 }
 
 // request runs one request of all ranks; request 0 is the warm-up, which is checked and not measured. Poisoning and checking

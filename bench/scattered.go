@@ -11,10 +11,27 @@ import (
 	"github.com/spanpool/spanpool/ports/porttest/content"
 )
 
-// scattered is reads of small ranges that are not adjacent: every second layer of the smallest that are published, of 32 objects a
-// call. Calls go over more objects than caches hold. What the owner has is there a second time, for the bare loops over the same
+// scatter is ranges of one size that are not adjacent: every second layer of objects.
+type scatter struct {
+	layer  uint64 // bytes of a range
+	layers int    // that are read of an object
+	keys   int    // of a call
+	sets   int    // calls' worth of objects
+}
+
+// smallest is the smallest layers that are published, of 32 objects a call; 16 calls' worth of objects are 103 MiB.
+var smallest = scatter{layer: 1728, layers: 61, keys: 32, sets: 16}
+
+// object is the size of an object: after each layer comes one that is not read.
+func (c scatter) object() uint64 { return 2 * uint64(c.layers) * c.layer }
+
+// asked is what is read of an object.
+func (c scatter) asked() uint64 { return uint64(c.layers) * c.layer }
+
+// scattered is reads of such ranges. Calls go over more objects than caches hold. What the owner has is there a second time, for the bare loops over the same
 // fragments; all of them read into the same memory, which the caller has registered.
 type scattered struct {
+	scatter
 	cluster *Cluster
 	src     *buffer // the objects, one behind the other
 	into    *buffer
@@ -26,23 +43,17 @@ type scattered struct {
 }
 
 const (
-	scatteredLayer  = 1728
-	scatteredLayers = 61 // that are read of an object
-	scatteredKeys   = 32 // of a call
-	scatteredObject = 2 * scatteredLayers * scatteredLayer
-	scatteredSets   = 16 // calls' worth of objects: 103 MiB
-	scatteredArena  = 16 << 20
-	scatteredTime   = 200 * time.Millisecond
+	scatteredArena = 16 << 20
+	scatteredTime  = 200 * time.Millisecond
 )
 
 // openScattered opens two nodes over sockets and puts the objects on the one. At the other nothing becomes local: a second read of
 // the same ranges crosses again, as it does for what it stands against.
-func openScattered(ctx context.Context, open OpenCluster, sets int, maxMemory uint64) (_ *scattered, err error) {
-	s := &scattered{m: &moves{fragment: scatteredLayer}, out: make([]ports.Result, scatteredKeys)}
-	objects := uint64(sets * scatteredKeys)
-	stride := uint64(scatteredLayer + guardBytes)
-	room := guardBytes + stride*scatteredLayers*objects
-	needs := []MemoryNeed{{"other node's medium", objects * scatteredObject}, {"the same for bare loops", objects * scatteredObject},
+func openScattered(ctx context.Context, open OpenCluster, c scatter, maxMemory uint64) (_ *scattered, err error) {
+	s := &scattered{scatter: c, m: &moves{fragment: c.layer}, out: make([]ports.Result, c.keys)}
+	objects := uint64(c.sets * c.keys)
+	room := guardBytes + (c.layer+guardBytes)*uint64(c.layers)*objects
+	needs := []MemoryNeed{{"other node's medium", objects * c.object()}, {"the same for bare loops", objects * c.object()},
 		{"destination", room}, {"arenas", 2 * scatteredArena}}
 	if err := checkMemory("it", needs, maxMemory); err != nil {
 		return nil, err
@@ -52,7 +63,7 @@ func openScattered(ctx context.Context, open OpenCluster, sets int, maxMemory ui
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if s.src, err = openBuffer(objects * scatteredObject); err != nil {
+	if s.src, err = openBuffer(objects * c.object()); err != nil {
 		return nil, err
 	}
 	if s.into, err = openBuffer(room); err != nil {
@@ -60,8 +71,8 @@ func openScattered(ctx context.Context, open OpenCluster, sets int, maxMemory ui
 	}
 	s.m.src, s.m.dst = s.src.b, s.into.b
 	s.cluster, err = open(ctx, ClusterSpec{Transport: TransportTCP, Locality: domain.LocalityOff, Nodes: []NodeSpec{
-		{MediumBytes: scatteredObject, PageBytes: scatteredObject, GetArena: scatteredArena, PutArena: scatteredArena},
-		{MediumBytes: objects * scatteredObject, PageBytes: scatteredObject}}})
+		{MediumBytes: c.object(), PageBytes: c.object(), GetArena: scatteredArena, PutArena: scatteredArena},
+		{MediumBytes: objects * c.object(), PageBytes: c.object()}}})
 	if err != nil {
 		return nil, fmt.Errorf("open nodes: %w", err)
 	}
@@ -71,7 +82,7 @@ func openScattered(ctx context.Context, open OpenCluster, sets int, maxMemory ui
 	if s.session, err = s.reader().OpenRead(ctx, namespace); err != nil {
 		return nil, err
 	}
-	return s, s.fill(ctx, sets)
+	return s, s.fill(ctx)
 }
 
 func (s *scattered) reader() ports.Pool { return s.cluster.Nodes[0].Pool }
@@ -79,24 +90,24 @@ func (s *scattered) reader() ports.Pool { return s.cluster.Nodes[0].Pool }
 func scatteredName(i int) string { return fmt.Sprintf("scattered/%d", i) }
 
 // fill puts the objects, and lays out the calls.
-func (s *scattered) fill(ctx context.Context, sets int) error {
+func (s *scattered) fill(ctx context.Context) error {
 	to := uint64(guardBytes)
-	for set := range sets {
+	for set := range s.sets {
 		call := ports.GetBatch{Namespace: namespace, Regions: []ports.Memory{s.memory}, Session: s.session}
 		var pieces []piece
-		for k := range scatteredKeys {
-			name := scatteredName(set*scatteredKeys + k)
-			base := uint64(set*scatteredKeys+k) * scatteredObject
-			object := s.src.b[base:][:scatteredObject]
+		for k := range s.keys {
+			name := scatteredName(set*s.keys + k)
+			base := uint64(set*s.keys+k) * s.object()
+			object := s.src.b[base:][:s.object()]
 			content.Fill(object, contentKey(name), 0)
-			if res := putLayers(ctx, s.cluster.Nodes[1].Pool, name, object, scatteredLayer); res.Status != ports.Stored {
+			if res := putLayers(ctx, s.cluster.Nodes[1].Pool, name, object, s.layer); res.Status != ports.Stored {
 				return fmt.Errorf("%w: seed key %q: status %s, want %s", ErrFailed, name, res.Status, ports.Stored)
 			}
-			for l := range uint64(scatteredLayers) {
-				off := 2 * l * scatteredLayer
+			for l := range uint64(s.layers) {
+				off := 2 * l * s.layer
 				pieces = append(pieces, piece{base + off, to})
-				call.Ranges = append(call.Ranges, domain.Range{Off: off, Len: scatteredLayer, RegionOff: to})
-				to += scatteredLayer + guardBytes
+				call.Ranges = append(call.Ranges, domain.Range{Off: off, Len: s.layer, RegionOff: to})
+				to += s.layer + guardBytes
 			}
 			call.Keys, call.End = append(call.Keys, name), append(call.End, uint32(len(call.Ranges)))
 		}
@@ -131,9 +142,9 @@ func (s *scattered) ours(ctx context.Context, i int) error {
 		return err
 	}
 	for k, r := range s.out {
-		if r.Status != ports.Hit || r.Fetched != scatteredLayers*scatteredLayer {
+		if r.Status != ports.Hit || r.Fetched != s.asked() {
 			return fmt.Errorf("%w: read of key %q: status %s, %d bytes fetched, error %v; want %s and %d", ErrFailed, s.calls[i].Keys[k],
-				r.Status, r.Fetched, r.Err, ports.Hit, scatteredLayers*scatteredLayer)
+				r.Status, r.Fetched, r.Err, ports.Hit, s.asked())
 		}
 	}
 	return nil
@@ -149,15 +160,15 @@ func (s *scattered) verified(measure func() (float64, error)) (float64, error) {
 	end := uint64(0)
 	for i, call := range s.m.calls {
 		for f, p := range call {
-			off := p.from % scatteredObject
-			name := s.calls[i].Keys[f/scatteredLayers]
+			off := p.from % s.object()
+			name := s.calls[i].Keys[f/s.layers]
 			if bad := content.Check(s.m.lands(p), contentKey(name), off); bad >= 0 {
 				return 0, fmt.Errorf("%w: read of key %q from offset %d: wrong byte at %d", ErrFailed, name, off, bad)
 			}
 			if bad := content.CheckPoison(s.into.b[end:p.to]); bad >= 0 {
 				return 0, fmt.Errorf("%w: byte %d of the destination was written, which belongs to nothing", ErrFailed, end+uint64(bad))
 			}
-			end = p.to + scatteredLayer
+			end = p.to + s.layer
 		}
 	}
 	return rate, nil

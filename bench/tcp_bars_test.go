@@ -19,7 +19,9 @@ import (
 func smallShared(t *testing.T, withRedis bool) *shared {
 	t.Helper()
 	s := &shared{withRedis: withRedis, open: func(ctx context.Context) (*scattered, error) {
-		return openScattered(ctx, OpenNodes, 2, 1<<30)
+		c := smallest
+		c.sets = 2
+		return openScattered(ctx, OpenNodes, c, 1<<30)
 	}}
 	t.Cleanup(func() { require.NoError(t, s.close()) })
 	return s
@@ -61,13 +63,13 @@ func TestSmallRangesCrossEachTime(t *testing.T) {
 		require.NoError(t, sc.ours(t.Context(), 1))
 	}
 	stats := sc.reader().Stats()
-	require.EqualValues(t, 3*scatteredKeys*scatteredLayers*scatteredLayer, stats.Wire[0]+stats.Wire[1])
+	require.EqualValues(t, 3*sc.keys*sc.layers*int(sc.layer), stats.Wire[0]+stats.Wire[1])
 	require.Zero(t, stats.Table.Slots[domain.SlotCommitted])
 	for _, call := range sc.m.calls {
-		require.Len(t, call, scatteredKeys*scatteredLayers)
+		require.Len(t, call, sc.keys*sc.layers)
 		for i := range call[1:] {
-			require.Greater(t, call[i+1].from, call[i].from+scatteredLayer)
-			require.Greater(t, call[i+1].to, call[i].to+scatteredLayer)
+			require.Greater(t, call[i+1].from, call[i].from+sc.layer)
+			require.Greater(t, call[i+1].to, call[i].to+sc.layer)
 		}
 	}
 	require.Equal(t, ErrFailed, func() error {

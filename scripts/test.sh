@@ -1,6 +1,6 @@
 #!/bin/sh
 # The tests. What needs a device or a server that not every machine has is a part, scripts/parts/NAME.sh: it exits with 75, and
-# the reason on its last line, where it cannot be run. SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python names parts that must run:
+# the reason on its last line, where it cannot be run. SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python,browser,structure names parts that must run:
 # for them a skip is a failure. The Go tests see it too.
 set -u
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 . scripts/steps.sh
 
-parts="rdma hip hip-device redis python"
+parts="rdma hip hip-device redis python browser structure"
 required=$(echo "${SPANPOOL_REQUIRE:-}" | tr ',' ' ')
 for r in $required; do
 	case " $parts " in

@@ -69,6 +69,7 @@ func (f *ratiosFlags) run(c *cobra.Command, env environment) error {
 	f.o.NoChecksums = f.checksum == "off"
 	f.o.Places, f.o.Root = env.cores, machine()
 	f.o.Errors, f.o.Progress = c.ErrOrStderr(), progress(c.ErrOrStderr(), env)
+	f.o.Ceilings = &bench.Ceilings{MaxMemory: f.o.MaxMemory, Places: env.cores}
 	env.raiseProc(2 * env.cores)
 	out := bench.NewRatioWriter(c.OutOrStdout(), format)
 	missed := 0

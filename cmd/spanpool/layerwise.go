@@ -111,6 +111,7 @@ func (f *layerwiseFlags) run(c *cobra.Command, env environment) error {
 	}
 	f.o.Errors, f.o.Progress = c.ErrOrStderr(), progress(c.ErrOrStderr(), env)
 	env.raiseProc(2*env.cores + f.spinning())
+	f.o.Ceilings = &bench.Ceilings{MaxMemory: f.o.MaxMemory, Places: env.cores}
 	var rows []bench.Row
 	err = f.o.Run(c.Context(), env.open, func(r bench.Row) { rows = append(rows, r) })
 	if werr := bench.WriteRows(c.OutOrStdout(), format, rows); err == nil {

@@ -1,0 +1,206 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Report is what runs left behind, as one page that needs nothing besides: no script, no font, no picture of another file.
+type Report struct {
+	Ratios []reportFile
+	Shapes []reportShape // a shape over a way: ours, and whole objects where they were measured
+	Ranges []reportFile
+	Bare   []reportFile // the ceiling
+	Mixed  []reportFile
+	files  []reportFile
+}
+
+// reportFile is the rows of one run.
+type reportFile struct {
+	path  string
+	about map[string]string // machine, commit, time, command
+	rows  []reportRow
+}
+
+// reportRow is a row by the names of its columns.
+type reportRow map[string]string
+
+func (r reportRow) number(name string) float64 {
+	v, _ := strconv.ParseFloat(r[name], 64) // what is no number is not drawn
+	return v
+}
+
+// reportShape is the layer-wise rows of one shape over one way.
+type reportShape struct {
+	name, way   string
+	ours, whole *reportFile
+}
+
+// ReadReport takes in every CSV and JSON below a root that the benchmark wrote: what a file is of is seen by its columns, so that
+// files of other kinds are an error that names them.
+func ReadReport(root fs.FS) (*Report, error) {
+	r := &Report{}
+	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if ext := path.Ext(name); ext != ".csv" && ext != ".json" {
+			return nil
+		}
+		data, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		f, err := readRun(name, data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return r.add(f)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.files) == 0 {
+		return nil, errors.New("no CSV or JSON of a run is there")
+	}
+	return r, nil
+}
+
+// add puts a file where its columns say.
+func (r *Report) add(f *reportFile) error {
+	r.files = append(r.files, *f)
+	if len(f.rows) == 0 {
+		return nil
+	}
+	has := func(name string) bool { _, ok := f.rows[0][name]; return ok }
+	switch {
+	case has("bar"):
+		r.Ratios = append(r.Ratios, *f)
+	case has("restore_ms_p50"):
+		r.addShape(f)
+	case has("range_bytes"):
+		r.Ranges = append(r.Ranges, *f)
+	case has("fragment_bytes"):
+		r.Bare = append(r.Bare, *f)
+	case has("threads"):
+		r.Mixed = append(r.Mixed, *f)
+	case has("capacity_blocks"): // a replay is no picture here
+	default:
+		return fmt.Errorf("%s: columns %s are of no benchmark", f.path, strings.Join(slices.Sorted(maps.Keys(f.rows[0])), ", "))
+	}
+	return nil
+}
+
+// addShape joins the two fetches of a shape over a way. The command says what was fetched and over what.
+func (r *Report) addShape(f *reportFile) {
+	flags := flagsOf(f.about["command"])
+	way := "a modelled link of " + flags["link-gbps"] + " Gbit/s"
+	switch {
+	case flags["transport"] != "" && flags["transport"] != TransportInproc:
+		way = flags["transport"]
+	case flags["link-gbps"] == "" || flags["link-gbps"] == "0":
+		way = "memory"
+	}
+	name := strings.TrimSuffix(path.Base(f.path), path.Ext(f.path))
+	for _, end := range []string{"-ranged", "-whole", "-link", "-tcp"} {
+		name = strings.TrimSuffix(name, end)
+	}
+	i := slices.IndexFunc(r.Shapes, func(s reportShape) bool { return s.name == name && s.way == way })
+	if i < 0 {
+		i = len(r.Shapes)
+		r.Shapes = append(r.Shapes, reportShape{name: name, way: way})
+	}
+	if flags["fetch"] == "whole" {
+		r.Shapes[i].whole = f
+	} else {
+		r.Shapes[i].ours = f
+	}
+}
+
+// flagsOf is the flags of a command line, by name. One without a value is "true".
+func flagsOf(command string) map[string]string {
+	flags := map[string]string{}
+	words := strings.Fields(command)
+	for i, w := range words {
+		name, is := strings.CutPrefix(w, "--")
+		if !is {
+			continue
+		}
+		name, value, given := strings.Cut(name, "=")
+		if !given {
+			value = "true"
+			if i+1 < len(words) && !strings.HasPrefix(words[i+1], "--") {
+				value = words[i+1]
+			}
+		}
+		flags[name] = value
+	}
+	return flags
+}
+
+// readRun reads the rows of a file, and what stands in front of them.
+func readRun(name string, data []byte) (*reportFile, error) {
+	f := &reportFile{path: name, about: map[string]string{}}
+	for bytes.HasPrefix(data, []byte("#")) {
+		line, rest, _ := bytes.Cut(data, []byte("\n"))
+		if key, value, ok := strings.Cut(strings.TrimSpace(strings.TrimPrefix(string(line), "#")), ": "); ok {
+			f.about[key] = value
+		}
+		data = rest
+	}
+	if path.Ext(name) == ".json" {
+		return f, f.readJSON(data)
+	}
+	lines, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
+	if err != nil || len(lines) == 0 {
+		return f, err
+	}
+	for _, line := range lines[1:] {
+		row := reportRow{}
+		for i, name := range lines[0] {
+			row[name] = line[i]
+		}
+		f.rows = append(f.rows, row)
+	}
+	return f, nil
+}
+
+// readJSON takes a list of rows, or a row after the other.
+func (f *reportFile) readJSON(data []byte) error {
+	in := json.NewDecoder(bytes.NewReader(data))
+	for in.More() {
+		var raw json.RawMessage
+		if err := in.Decode(&raw); err != nil {
+			return err
+		}
+		var rows []map[string]any
+		if err := json.Unmarshal(raw, &rows); err != nil {
+			var one map[string]any
+			if err := json.Unmarshal(raw, &one); err != nil {
+				return err
+			}
+			rows = append(rows, one)
+		}
+		for _, from := range rows {
+			row := reportRow{}
+			for name, v := range from {
+				if n, is := v.(float64); is {
+					row[name] = strconv.FormatFloat(n, 'f', -1, 64)
+				} else {
+					row[name] = fmt.Sprint(v)
+				}
+			}
+			f.rows = append(f.rows, row)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/spanpool/spanpool/bench"
+)
+
+func newReport() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use:   "report FOLDER",
+		Short: "Make one page with charts of the CSVs and JSONs that runs left in a folder",
+		Long: `The page needs nothing besides itself: pictures and style are in it, there is no script, and it follows the reader's light
+or dark theme. Lines in front of a CSV that begin with "# machine:", "# commit:", "# time:" and "# command:" are shown with it,
+and the command says over what was measured and what was fetched.`,
+		Args: cobra.MatchAll(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := bench.ReadReport(os.DirFS(args[0]))
+			if err != nil {
+				return err
+			}
+			var page bytes.Buffer
+			if err := r.Write(&page); err != nil {
+				return err
+			}
+			if out == "" {
+				_, err = c.OutOrStdout().Write(page.Bytes())
+				return err
+			}
+			return os.WriteFile(out, page.Bytes(), 0o644)
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "file of the page (default the standard output)")
+	return c
+}
