@@ -307,3 +307,18 @@ AnonHugePages:       128 kB
 	require.EqualValues(t, 17<<10, hugeBytesIn(strings.NewReader(smaps), 0x3000, 0x6000))
 	require.Zero(t, hugeBytesIn(strings.NewReader(smaps), 0x8000, 0x9000))
 }
+
+func TestTheLimitIsTheSmallestOne(t *testing.T) {
+	host := fstest.MapFS{"proc/meminfo": {Data: []byte(meminfo)}, "proc/self/mountinfo": {Data: []byte(mountV2)}, "proc/self/cgroup": {Data: []byte("0::/a/b\n")},
+		"sys/fs/cgroup/a/memory.max": {Data: []byte("409600\n")}, "sys/fs/cgroup/a/b/memory.max": {Data: []byte("614400\n")}}
+	bytes, what := limitOf(host)
+	require.EqualValues(t, 400<<10, bytes)
+	require.Equal(t, "/sys/fs/cgroup/a/memory.max", what)
+	delete(host, "proc/self/cgroup")
+	delete(host, "proc/self/mountinfo")
+	bytes, what = limitOf(host)
+	require.Greater(t, bytes, uint64(800<<10), "the host's memory, of which so much is left")
+	require.Contains(t, what, "meminfo")
+	bytes, _ = limitOf(fstest.MapFS{})
+	require.Zero(t, bytes)
+}

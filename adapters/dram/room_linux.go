@@ -37,6 +37,23 @@ func checkRoom(host fs.FS, wanted uint64) error {
 	return nil
 }
 
+// Limit is the most memory that this process can have: its cgroup's limit, or that of one above it, or the host's memory. 0 when none
+// can be read. What others of the same cgroup have lies within it, too.
+func Limit() (bytes uint64, what string) { return limitOf(os.DirFS("/")) }
+
+func limitOf(host fs.FS) (bytes uint64, what string) {
+	rooms := cgroupRooms(host)
+	if r, ok := hostRoom(host); ok {
+		rooms = append(rooms, r)
+	}
+	for _, r := range rooms {
+		if bytes == 0 || r.limit < bytes {
+			bytes, what = r.limit, r.what
+		}
+	}
+	return bytes, what
+}
+
 func hostRoom(host fs.FS) (room, bool) {
 	info := readTable(host, "proc/meminfo")
 	left, ok := info["MemAvailable:"]

@@ -19,8 +19,32 @@ type want struct {
 	end    []uint32
 	ranges []domain.Range
 	bytes  uint64 // of all ranges
+	listed int    // ranges of the call, those of refused keys included
+
+	// Gets whose parts are all patterns stay patterns, which the pool plans once each.
+	stay   bool
+	shapes []domain.PatternRange
+	rows   []uint64
+	cuts   []cut
 
 	refused []refusedKey
+}
+
+// cut is where the shapes and rows of a pattern end.
+type cut struct{ shapes, rows int }
+
+// patterns is what the pool takes instead of ends and ranges; nil when those are filled.
+func (w *want) patterns() []ports.Pattern {
+	if !w.stay {
+		return nil
+	}
+	out := make([]ports.Pattern, 0, len(w.cuts))
+	var lo cut
+	for _, hi := range w.cuts {
+		out = append(out, ports.Pattern{Ranges: w.shapes[lo.shapes:hi.shapes], Rows: w.rows[lo.rows:hi.rows]})
+		lo = hi
+	}
+	return out
 }
 
 // refusedKey is a key of the call that the pool is not asked for.
@@ -32,7 +56,8 @@ type refusedKey struct {
 func (w *want) reset() {
 	clear(w.keys)
 	clear(w.refused)
-	*w = want{row: w.row[:0], keys: w.keys[:0], sizes: w.sizes[:0], end: w.end[:0], ranges: w.ranges[:0], refused: w.refused[:0]}
+	*w = want{row: w.row[:0], keys: w.keys[:0], sizes: w.sizes[:0], end: w.end[:0], ranges: w.ranges[:0],
+		shapes: w.shapes[:0], rows: w.rows[:0], cuts: w.cuts[:0], refused: w.refused[:0]}
 }
 
 // lookup is what names in a call stand for.
@@ -67,6 +92,11 @@ const (
 // fill decodes parts. An error is the call's as a whole; a key alone is only ever refused for its memory, since the rest is the pool's to
 // check.
 func (w *want) fill(parts []*enginev1.Part, by lookup, s sizing) error {
+	for _, p := range parts {
+		if p.GetPattern() == nil {
+			w.stay = false
+		}
+	}
 	for i, p := range parts {
 		if err := w.addPart(p, by, s); err != nil {
 			return fmt.Errorf("part %d: %w", i, err)
@@ -196,10 +226,10 @@ func (l *keyList) each(do func(i, inHandle int, key string)) {
 
 // laid is one range of a pattern: a destination or source for every row up to last.
 type laid struct {
-	domain.Range        // RegionOff is that of row 0
-	stride, last uint64 // no row fits when never
-	never        bool
-	region       uint32 // as the client names it
+	domain.PatternRange
+	last   uint64
+	never  bool   // no row fits
+	region uint32 // as the client names it
 }
 
 func (w *want) addPattern(list keyList, p *enginev1.Pattern, by lookup) error {
@@ -223,6 +253,11 @@ func (w *want) addPattern(list keyList, p *enginev1.Pattern, by lookup) error {
 		}
 	}
 	begin := w.total - list.len()
+	if w.stay {
+		for i := range shape {
+			w.shapes = append(w.shapes, shape[i].PatternRange)
+		}
+	}
 	list.each(func(i, inHandle int, key string) {
 		var row uint64
 		if rows != nil {
@@ -231,19 +266,24 @@ func (w *want) addPattern(list keyList, p *enginev1.Pattern, by lookup) error {
 			row = list.of.rows[inHandle]
 		}
 		for r := range shape {
-			s := &shape[r]
-			if s.never || row > s.last {
-				w.refuse(begin+i, fmt.Errorf("range %d: %d bytes at %d + row %d x %d are not in region %d", r, s.Len, s.RegionOff, row, s.stride, s.region))
-				w.ranges = w.ranges[:w.lastEnd()]
+			if s := &shape[r]; s.never || row > s.last {
+				w.refuse(begin+i, fmt.Errorf("range %d: %d bytes at %d + row %d x %d are not in region %d", r, s.Len, s.Base, row, s.Stride, s.region))
 				return
 			}
-			to := s.Range
-			to.RegionOff += row * s.stride
-			w.ranges = append(w.ranges, to)
 		}
 		w.bytes = saturated(w.bytes, each)
+		if w.stay {
+			w.rows = append(w.rows, row)
+		} else {
+			for r := range shape {
+				w.ranges = append(w.ranges, shape[r].At(row))
+			}
+		}
 		w.accept(begin+i, key)
 	})
+	if w.stay {
+		w.cuts = append(w.cuts, cut{len(w.shapes), len(w.rows)})
+	}
 	return nil
 }
 
@@ -253,8 +293,8 @@ func (w *want) shapeOf(keys int, p *enginev1.Pattern, by lookup) ([]laid, error)
 	if n == 0 {
 		return nil, fmt.Errorf("a pattern without ranges: %w", domain.ErrInvalid)
 	}
-	if n > domain.MaxCallRanges || uint64(n)*uint64(keys) > uint64(domain.MaxCallRanges-len(w.ranges)) {
-		return nil, limit("ranges of a call", len(w.ranges)+n*keys, domain.MaxCallRanges)
+	if w.listed += n * keys; n > domain.MaxCallRanges || w.listed > domain.MaxCallRanges { // keys are bounded: the product cannot overflow
+		return nil, limit("ranges of a call", max(n, w.listed), domain.MaxCallRanges)
 	}
 	lens, strides := column{p.GetLen()}, column{p.GetStride()}
 	for _, c := range []struct {
@@ -274,17 +314,13 @@ func (w *want) shapeOf(keys int, p *enginev1.Pattern, by lookup) ([]laid, error)
 	for r := range shape {
 		s := &shape[r]
 		s.region = regionAt(p.GetRegion(), r)
-		s.Off, s.Len, s.RegionOff, s.stride = p.GetOff()[r], lens.at(r), p.GetBase()[r], strides.at(r)
+		s.Off, s.Len, s.Base, s.Stride = p.GetOff()[r], lens.at(r), p.GetBase()[r], strides.at(r)
 		place, length, ok := by.use(s.region)
 		s.Region = place
-		switch {
-		case !ok || s.Len > length || s.RegionOff > length-s.Len:
-			s.never = true
-		case s.stride == 0:
-			s.last = math.MaxUint64
-		default:
-			s.last = (length - s.Len - s.RegionOff) / s.stride
+		if ok {
+			s.last, ok = s.LastRow(length)
 		}
+		s.never = !ok
 	}
 	return shape, nil
 }
@@ -299,8 +335,8 @@ func regionAt(regions []uint32, i int) uint32 {
 func (w *want) addLists(list keyList, l *enginev1.RangeLists, by lookup) error {
 	n, keys := len(l.GetOff()), list.len()
 	switch {
-	case n > domain.MaxCallRanges-len(w.ranges):
-		return limit("ranges of a call", len(w.ranges)+n, domain.MaxCallRanges)
+	case w.listed+n > domain.MaxCallRanges:
+		return limit("ranges of a call", w.listed+n, domain.MaxCallRanges)
 	case len(l.GetEnd()) != keys:
 		return malformed("ends", len(l.GetEnd()), keys)
 	case len(l.GetLen()) != n:
@@ -320,6 +356,7 @@ func (w *want) addLists(list keyList, l *enginev1.RangeLists, by lookup) error {
 	if int(last) != n {
 		return malformed("ranges up to the last end", int(last), n)
 	}
+	w.listed += n
 	begin := w.total - keys
 	lo := uint32(0)
 	list.each(func(i, _ int, key string) {
@@ -356,7 +393,9 @@ func (w *want) addRanges(l *enginev1.RangeLists, lo, hi uint32, by lookup) error
 func (w *want) accept(row int, key string) {
 	w.row = append(w.row, uint32(row))
 	w.keys = append(w.keys, key)
-	w.end = append(w.end, uint32(len(w.ranges)))
+	if !w.stay {
+		w.end = append(w.end, uint32(len(w.ranges)))
+	}
 }
 
 func (w *want) refuse(row int, reason error) {

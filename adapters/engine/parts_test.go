@@ -178,7 +178,38 @@ func TestAPatternIsItsRangesOneByOne(t *testing.T) {
 		}
 		require.Equal(t, due, w.ranges)
 		require.Equal(t, rows, w.row)
+
+		stays := want{stay: true}
+		require.NoError(t, stays.fill([]*enginev1.Part{{Keys: &enginev1.Keys{Handle: 8}, Where: &enginev1.Part_Pattern{Pattern: p}}}, memories, unsized))
+		require.Equal(t, []any{rows, w.keys, w.bytes}, []any{stays.row, stays.keys, stays.bytes})
+		require.Equal(t, due, expanded(stays.patterns()))
+		require.Empty(t, stays.ranges)
 	})
+}
+
+func expanded(all []ports.Pattern) (out []domain.Range) {
+	for _, p := range all {
+		for _, row := range p.Rows {
+			for i := range p.Ranges {
+				out = append(out, p.Ranges[i].At(row))
+			}
+		}
+	}
+	return out
+}
+
+func TestPatternsBesideListsBecomeLists(t *testing.T) {
+	pattern := &enginev1.Part{Keys: &enginev1.Keys{Handle: 7, First: []uint32{1}, Count: []uint32{2}}, Where: &enginev1.Part_Pattern{Pattern: &enginev1.Pattern{
+		Off: []uint64{0}, Len: []uint64{1}, Region: []uint32{1}, Base: []uint64{9}, Stride: []uint64{10}, RowsOfHandle: true}}}
+	w := want{stay: true}
+	require.NoError(t, w.fill([]*enginev1.Part{pattern, pattern}, memories, unsized))
+	require.Len(t, w.patterns(), 2)
+	require.Equal(t, []uint64{3, 2}, w.patterns()[1].Rows)
+	w.reset()
+	w.stay = true
+	require.NoError(t, w.fill([]*enginev1.Part{pattern, lists([]string{"a"}, &enginev1.RangeLists{End: []uint32{1}, Off: []uint64{0}, Len: []uint64{1}, Region: []uint32{1}, RegionOff: []uint64{0}})}, memories, unsized))
+	require.Nil(t, w.patterns())
+	require.Equal(t, []domain.Range{{Len: 1, RegionOff: 39}, {Len: 1, RegionOff: 29}, {Len: 1}}, w.ranges)
 }
 
 // FuzzParts: whatever a client sends, what comes out lies in memory that is registered, within the bounds of a call.
@@ -198,7 +229,7 @@ func FuzzParts(f *testing.F) {
 			return
 		}
 		for _, s := range []sizing{sized, unsized} {
-			var w want
+			w := want{stay: s == unsized}
 			if w.fill(req.GetParts(), memories, s) != nil {
 				continue
 			}
@@ -211,9 +242,15 @@ func requireWithin(t *testing.T, w *want, s sizing) {
 	n := len(w.keys)
 	require.Equal(t, w.total, n+len(w.refused))
 	require.LessOrEqual(t, w.total, domain.MaxCallKeys)
-	require.LessOrEqual(t, len(w.ranges), domain.MaxCallRanges)
-	require.Len(t, w.end, n)
+	require.LessOrEqual(t, w.listed, domain.MaxCallRanges)
 	require.Len(t, w.row, n)
+	ranges := w.ranges
+	if all := w.patterns(); all != nil {
+		ranges = expanded(all)
+	} else {
+		require.Len(t, w.end, n)
+		require.EqualValues(t, len(ranges), w.lastEnd())
+	}
 	if s == sized {
 		require.Len(t, w.sizes, n)
 	}
@@ -222,8 +259,7 @@ func requireWithin(t *testing.T, w *want, s sizing) {
 		require.GreaterOrEqual(t, end, last)
 		last = end
 	}
-	require.EqualValues(t, len(w.ranges), last)
-	for _, r := range w.ranges {
+	for _, r := range ranges {
 		length := memories.lengths[r.Region+1]
 		require.LessOrEqual(t, r.Len, length)
 		require.LessOrEqual(t, r.RegionOff, length-r.Len)

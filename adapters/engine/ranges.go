@@ -37,8 +37,22 @@ func (t *transfer) giveBack() {
 	transfers.Put(t)
 }
 
+// form is what the pool's call takes.
+type form uint8
+
+const (
+	patterned    form = iota // gets: patterns, where all parts are; else lists
+	unsizedLists             // parts of objects that are written
+	sizedLists               // puts
+)
+
 // take decodes a call's parts, and counts its bytes in. refused is Busy or Refused for all keys when they do not fit.
-func (t *transfer) take(k *call, parts []*enginev1.Part, s sizing) (refused ports.Status, why, err error) {
+func (t *transfer) take(k *call, parts []*enginev1.Part, f form) (refused ports.Status, why, err error) {
+	t.stay = f == patterned
+	s := unsized
+	if f == sizedLists {
+		s = sized
+	}
 	if err := t.fill(parts, placed{k}, s); err != nil {
 		return 0, nil, err
 	}
@@ -95,7 +109,7 @@ func (t *transfer) refuseAll(s ports.Status, why error) {
 }
 
 // move runs one call that moves bytes: do is asked for the keys whose memory is registered.
-func (s *calls) move(ctx context.Context, caller *enginev1.Caller, parts []*enginev1.Part, sz sizing, do func(ctx context.Context, k *call, t *transfer) error) (*enginev1.RangesReply, error) {
+func (s *calls) move(ctx context.Context, caller *enginev1.Caller, parts []*enginev1.Part, f form, do func(ctx context.Context, k *call, t *transfer) error) (*enginev1.RangesReply, error) {
 	ctx, k, err := s.clients.begin(ctx, s.Self.Incarnation, caller)
 	if err != nil {
 		return nil, err
@@ -103,7 +117,7 @@ func (s *calls) move(ctx context.Context, caller *enginev1.Caller, parts []*engi
 	t := transfers.Get().(*transfer)
 	defer t.giveBack()
 	defer k.end()
-	refused, why, err := t.take(k, parts, sz)
+	refused, why, err := t.take(k, parts, f)
 	if err != nil {
 		return nil, s.failed(err)
 	}
@@ -132,13 +146,13 @@ func (s *calls) failed(err error) error {
 }
 
 func (t *transfer) get(ctx context.Context, k *call, pool ports.Pool, session ports.SessionID) error {
-	return pool.BatchGetRanges(ctx, &ports.GetBatch{Namespace: k.of.namespace, Keys: t.keys, End: t.end, Ranges: t.ranges, Regions: t.memory,
-		Session: session}, t.out)
+	return pool.BatchGetRanges(ctx, &ports.GetBatch{Namespace: k.of.namespace, Keys: t.keys, End: t.end, Ranges: t.ranges, Patterns: t.patterns(),
+		Regions: t.memory, Session: session}, t.out)
 }
 
 // BatchGetRanges reads ranges into registered memory.
 func (s *calls) BatchGetRanges(ctx context.Context, req *enginev1.BatchGetRangesRequest) (*enginev1.RangesReply, error) {
-	return s.move(ctx, req.GetCaller(), req.GetParts(), unsized, func(ctx context.Context, k *call, t *transfer) error {
+	return s.move(ctx, req.GetCaller(), req.GetParts(), patterned, func(ctx context.Context, k *call, t *transfer) error {
 		return t.get(ctx, k, s.Pool, 0)
 	})
 }
@@ -149,7 +163,7 @@ func (s *calls) BatchPutRanges(ctx context.Context, req *enginev1.BatchPutRanges
 	if req.WaitNanos != nil {
 		wait = time.Duration(min(req.GetWaitNanos(), uint64(maxWait)))
 	}
-	return s.move(ctx, req.GetCaller(), req.GetParts(), sized, func(ctx context.Context, k *call, t *transfer) error {
+	return s.move(ctx, req.GetCaller(), req.GetParts(), sizedLists, func(ctx context.Context, k *call, t *transfer) error {
 		p := &ports.PutBatch{Namespace: k.of.namespace, Keys: t.keys, Sizes: t.sizes, End: t.end, Ranges: t.ranges, Regions: t.memory,
 			To: ports.PeerID(req.GetTo())}
 		if err := s.Pool.BatchPutRanges(ctx, p, t.out); err != nil {

@@ -226,7 +226,7 @@ func (c *client) mayOpen() error {
 
 // ReadRanges is BatchGetRanges in a session.
 func (s *calls) ReadRanges(ctx context.Context, req *enginev1.ReadRangesRequest) (*enginev1.RangesReply, error) {
-	return s.move(ctx, req.GetCaller(), req.GetParts(), unsized, func(ctx context.Context, k *call, t *transfer) error {
+	return s.move(ctx, req.GetCaller(), req.GetParts(), patterned, func(ctx context.Context, k *call, t *transfer) error {
 		id := ports.SessionID(req.GetSession())
 		k.of.mu.Lock()
 		_, ok := k.of.mu.reads[id]
@@ -307,7 +307,7 @@ func (c *client) writing(id ports.WriteID) (*writing, error) {
 
 // WriteRanges writes parts of objects.
 func (s *calls) WriteRanges(ctx context.Context, req *enginev1.WriteRangesRequest) (*enginev1.RangesReply, error) {
-	return s.move(ctx, req.GetCaller(), req.GetParts(), unsized, func(ctx context.Context, k *call, t *transfer) error {
+	return s.move(ctx, req.GetCaller(), req.GetParts(), unsizedLists, func(ctx context.Context, k *call, t *transfer) error {
 		id := ports.WriteID(req.GetSession())
 		if _, err := k.of.writing(id); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/fx"
 
+	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/engine"
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
@@ -17,8 +18,23 @@ func engineModule() fx.Option {
 	return fx.Module("engine socket", fx.Invoke(serveEngine))
 }
 
+// leftForClients is what the container's limit leaves beside the node's own memory: all clients' regions together have to fit there, or
+// the kernel ends whoever touches the last page. 0 when no limit is known.
+func leftForClients(s *config.Settings) uint64 {
+	limit, _ := dram.Limit()
+	own := s.GetArenaBytes + s.PutArenaBytes
+	if s.Medium != "hbm" {
+		own += s.MediumBytes
+	}
+	if limit == 0 {
+		return 0
+	}
+	return max(limit-min(limit, own), 1)
+}
+
 func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, n *app.Node, pool ports.Pool, own *resources, at *Addresses, l *slog.Logger) error {
-	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings()})
+	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings(),
+		Checksums: !s.Node.NoChecksums, MaxRegionBytes: leftForClients(s)})
 	if err != nil {
 		return partError("socket", err)
 	}
