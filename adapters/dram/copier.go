@@ -6,56 +6,133 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spanpool/spanpool/ports"
 )
 
-// Copier copies between host regions on the caller's goroutine. A DeviceRegion is an error that wraps
-// errors.ErrUnsupported. Regions that overlap are copied as if through memory of their own.
+// Copier copies between host regions. A DeviceRegion is an error that wraps errors.ErrUnsupported. Regions that overlap are
+// copied as if through memory of their own; the ops of a batch are done in any order, some at once.
 //
 // Memory that other processes own can vanish under a copy (a client cuts its file short): such an op fails with a
 // *FaultError and the others are done, the process lives. Its destination is undefined.
-type Copier struct{}
+//
+// A large batch goes past the caches where the processor can, and is shared with goroutines of the call's own while places are
+// free (batch, below). docs/copies.md says when and why. A Copier needs no Close: nothing that it starts outlives its Copy.
+type Copier struct {
+	// places holds a token for each goroutine that copies now. It is one less than GOMAXPROCS, so that there is always one
+	// that polls the network, and at most the processors. Who blocks to enter is served in turn.
+	places  chan struct{}
+	streams bool
 
-var _ ports.Copier = Copier{}
+	// mu guards the batches that are not in use. Nothing is held across it.
+	mu struct {
+		sync.Mutex
+		spare []*batch
+	}
+}
 
-// NewCopier makes a Copier.
-func NewCopier() Copier { return Copier{} }
+var _ ports.Copier = (*Copier)(nil)
+
+// NewCopier makes a Copier for GOMAXPROCS as it is now.
+func NewCopier() *Copier {
+	return newCopier(max(1, min(runtime.GOMAXPROCS(0)-1, runtime.NumCPU())), canStream)
+}
+
+func newCopier(places int, streams bool) *Copier {
+	return &Copier{places: make(chan struct{}, places), streams: streams} // capacity: a token each
+}
 
 // FaultError says that an op touched memory that is not there.
 type FaultError struct{ Addr uintptr }
 
 func (e *FaultError) Error() string { return fmt.Sprintf("dram: copy: memory fault at %#x", e.Addr) }
 
-// pieceBytes is how much is copied without a chance for the scheduler: a stop of the world waits for the piece. It lies well
-// above 1 MiB, from which on the runtime's copy goes past the caches. At 10 GB/s a piece takes under a millisecond.
-const pieceBytes = 8 << 20
+// Sizes of batches. Figures are of docs/copies.md.
+const (
+	// shortBatch goes ahead without a place: it is done sooner than a place would be waited for.
+	shortBatch = 64 << 10
+	// cachedBatch stays in the caches: whoever had it copied may read it next, as the sums of a put do after steps of this
+	// size. What is larger pushes its own beginning out of them.
+	cachedBatch = 512 << 10
+	// sharedBatch takes several times as long as a goroutine takes to begin.
+	sharedBatch = 4 << 20
+	// lookBytes is what is copied between two looks at the context: a few microseconds.
+	lookBytes = 64 << 10
+)
 
-// Copy is ports.Copier's. The context is looked at before each op; an op that was begun is finished.
-func (Copier) Copy(ctx context.Context, ops []ports.CopyOp, errs []error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+// Copy is ports.Copier's. The context is looked at now and then between ops; an op that was begun is finished.
+func (c *Copier) Copy(ctx context.Context, ops []ports.CopyOp, errs []error) {
+	clear(errs)
+	total := bytesOf(ops, sharedBatch)
+	if total <= shortBatch {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		copyOps(ctx, ops, errs, false)
+		return
+	}
+	b := c.take()
+	b.ctx, b.ops, b.errs, b.streams = ctx, ops, errs, c.streams && total > cachedBatch
+	b.copy(total >= sharedBatch)
+	c.giveBack(b)
+}
+
+// bytesOf is what ops ask for, or enough if that is less. A length may be any number yet.
+func bytesOf(ops []ports.CopyOp, enough uint64) (sum uint64) {
+	for i := range ops {
+		if sum += min(ops[i].Len, enough); sum >= enough {
+			return enough
+		}
+	}
+	return sum
+}
+
+// copyOps copies ops on the caller's goroutine, which must have SetPanicOnFault.
+func copyOps(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool) {
 	for i := 0; i < len(ops); {
-		i += copyUntilFault(ctx, ops[i:], errs[i:])
+		i += copyUntilFault(ctx, ops[i:], errs[i:], streams)
 	}
 }
 
 // copyUntilFault returns the number of ops that are decided: all, or up to and with the one that faulted. The recovery is
-// per run of ops and not per op, which keeps small ops cheap.
-func copyUntilFault(ctx context.Context, ops []ports.CopyOp, errs []error) (done int) {
+// per run of ops and not per op, which keeps small ops cheap. Of each op it already looks at the next one, so that the
+// processor can fetch that one's source meanwhile.
+func copyUntilFault(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool) (done int) {
 	defer func() {
+		if streams {
+			fence() // of what was done before a fault, too
+		}
 		if r := recover(); r != nil {
 			errs[done] = faultOf(r)
 			done++
 		}
 	}()
-	for ; done < len(ops); done++ {
-		if ctx.Err() != nil {
-			errs[done] = context.Cause(ctx)
+	next := sidesOf(&ops[0])
+	for unseen := uint64(lookBytes); done < len(ops); done++ {
+		if unseen >= lookBytes {
+			if ctx.Err() != nil {
+				failAll(errs[done:], context.Cause(ctx))
+				return len(ops)
+			}
+			unseen = 0
+		}
+		op := next
+		if done+1 < len(ops) {
+			next = sidesOf(&ops[done+1])
+		}
+		if op.err != nil {
+			errs[done] = op.err
 			continue
 		}
-		errs[done] = copyOne(&ops[done])
+		op.copy(next.src, streams)
+		unseen += uint64(len(op.dst))
 	}
 	return done
+}
+
+func failAll(errs []error, err error) {
+	for i := range errs {
+		errs[i] = err
+	}
 }
 
 // faultOf panics again with what is no memory fault: that is a bug.
@@ -70,34 +147,46 @@ func faultOf(r any) error {
 	return &FaultError{Addr: fault.Addr()}
 }
 
-func copyOne(op *ports.CopyOp) error {
+// sides is the memory of an op, of one length, or why it cannot be copied.
+type sides struct {
+	dst, src []byte
+	err      error
+}
+
+func sidesOf(op *ports.CopyOp) sides {
 	dst, okDst := op.Dst.(ports.HostRegion)
 	src, okSrc := op.Src.(ports.HostRegion)
-	if !okDst || !okSrc {
+	if !okDst || !okSrc || !within(op.DstOff, op.Len, dst.Len()) || !within(op.SrcOff, op.Len, src.Len()) {
+		return sides{err: whyNot(op)}
+	}
+	return sides{dst: dst.Bytes()[op.DstOff : op.DstOff+op.Len], src: src.Bytes()[op.SrcOff : op.SrcOff+op.Len]}
+}
+
+// whyNot is the error of an op that sidesOf refuses.
+func whyNot(op *ports.CopyOp) error {
+	dst, okDst := op.Dst.(ports.HostRegion)
+	src, okSrc := op.Src.(ports.HostRegion)
+	switch {
+	case !okDst || !okSrc:
 		return fmt.Errorf("dram: copy from %T to %T: %w", op.Src, op.Dst, errors.ErrUnsupported)
-	}
-	if !within(op.DstOff, op.Len, dst.Len()) {
+	case !within(op.DstOff, op.Len, dst.Len()):
 		return fmt.Errorf("dram: copy destination: %d bytes at %d of %d: %w", op.Len, op.DstOff, dst.Len(), ports.ErrBounds)
-	}
-	if !within(op.SrcOff, op.Len, src.Len()) {
+	default:
 		return fmt.Errorf("dram: copy source: %d bytes at %d of %d: %w", op.Len, op.SrcOff, src.Len(), ports.ErrBounds)
 	}
-	copyBytes(dst.Bytes()[op.DstOff:op.DstOff+op.Len], src.Bytes()[op.SrcOff:op.SrcOff+op.Len])
-	return nil
 }
 
 // within says that [off, off+n) lies in [0, size), and no sum overflows.
 func within(off, n, size uint64) bool { return off <= size && n <= size-off }
 
-// copyBytes copies equal lengths.
-func copyBytes(dst, src []byte) {
-	if len(dst) <= pieceBytes || overlap(dst, src) {
-		copy(dst, src)
+// streamLeast is the shortest op that streams: of a shorter one too much is not a whole line.
+const streamLeast = 1 << 10
+
+// copy copies the op; ahead is what will be read after it, or nil.
+func (s sides) copy(ahead []byte, streams bool) {
+	if streams && len(s.dst) >= streamLeast && !overlap(s.dst, s.src) {
+		stream(s.dst, s.src, ahead)
 		return
 	}
-	for len(src) > pieceBytes {
-		copy(dst, src[:pieceBytes])
-		dst, src = dst[pieceBytes:], src[pieceBytes:]
-	}
-	copy(dst, src)
+	copy(s.dst, s.src)
 }

@@ -21,26 +21,40 @@ func mappedMemory(backing Backing) porttest.Memory {
 }
 
 func TestCopierKeepsThePortsContract(t *testing.T) {
-	porttest.RunCopier(t, porttest.CopierHarness{
-		Copier:   NewCopier(),
-		Memories: []porttest.Memory{porttest.HostMemory("heap", nil), mappedMemory(Anonymous), mappedMemory(Memfd)},
-		Foreign:  []ports.Region{ports.DeviceRegionOf(0, ports.DevAddrOf(0xdead0000), 4096)},
-	})
+	for name, c := range copiers() {
+		t.Run(name, func(t *testing.T) {
+			porttest.RunCopier(t, porttest.CopierHarness{
+				Copier:   c,
+				Memories: []porttest.Memory{porttest.HostMemory("heap", nil), mappedMemory(Anonymous), mappedMemory(Memfd)},
+				Foreign:  []ports.Region{ports.DeviceRegionOf(0, ports.DevAddrOf(0xdead0000), 4096)},
+			})
+		})
+	}
+}
+
+// copiers is every way to copy that this machine has, and its twin, alone and with helpers.
+func copiers() map[string]*Copier {
+	return map[string]*Copier{
+		"new":                     NewCopier(),
+		"places=1/stream=twin":    newCopier(1, false),
+		"places=1/stream=machine": newCopier(1, canStream),
+		"places=4/stream=machine": newCopier(4, canStream),
+	}
 }
 
 func BenchmarkCopier(b *testing.B) {
 	porttest.BenchmarkCopier(b, porttest.CopierHarness{Copier: NewCopier(), Memories: []porttest.Memory{mappedMemory(Anonymous)}})
 }
 
-// TestCopyLooksAtItsContextBeforeEachOp: an op that was begun is finished, the next is not begun.
-func TestCopyLooksAtItsContextBeforeEachOp(t *testing.T) {
-	r := ports.HostRegionOf(make([]byte, 64))
+// TestCopyLooksAtItsContextBetweenOps: an op that was begun is finished, and one that is as long as lookBytes is looked before.
+func TestCopyLooksAtItsContextBetweenOps(t *testing.T) {
+	r := ports.HostRegionOf(make([]byte, 2*lookBytes))
 	ops := make([]ports.CopyOp, 10)
 	for i := range ops {
-		ops[i] = ports.CopyOp{Dst: r, Src: r, DstOff: 32, Len: 8}
+		ops[i] = ports.CopyOp{Dst: r, Src: r, DstOff: lookBytes, Len: lookBytes}
 	}
 	errs := make([]error, len(ops))
-	NewCopier().Copy(&endsAtLook{Context: context.Background(), left: 4}, ops, errs)
+	newCopier(1, canStream).Copy(&endsAtLook{Context: t.Context(), left: 5}, ops, errs) // the first look is the batch's
 	for i, err := range errs {
 		require.Equal(t, i >= 4, err != nil, "op %d: %v", i, err)
 	}
@@ -58,9 +72,9 @@ func (c *endsAtLook) Err() error {
 	return nil
 }
 
-// TestBigCopiesArePiecedTogether goes past pieceBytes, with and without overlap in both directions.
+// TestBigCopiesArePiecedTogether goes past turnBytes, with and without overlap in both directions.
 func TestBigCopiesArePiecedTogether(t *testing.T) {
-	const n = 2*pieceBytes + 12_345
+	const n = 5*turnBytes + 12_345
 	whole := make([]byte, 2*n)
 	for _, tt := range []struct{ dst, src uint64 }{{n, 0}, {0, n}, {4099, 0}, {0, 4099}, {0, 0}} {
 		content.Poison(whole)
