@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test check generate bench bench-redis profile e2e e2e-hardware
+.PHONY: help demo test test-python check generate bench bench-redis profile e2e e2e-hardware
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -13,13 +13,17 @@ demo: ## two nodes in this process restore objects layer group by layer group, v
 test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python,browser,structure makes a skipped part a failure
 	@sh scripts/test.sh
 
+test-python: ## the Python client's tests alone, against a node that is built here
+	@sh scripts/parts/python.sh
+
 check: ## the static part: format, vet, staticcheck, and that what is generated is current
 	@sh scripts/check.sh
 
-generate: ## mocks, wire and proto (which needs protoc)
+generate: ## mocks, wire and proto (which needs protoc of 3.21, Debian 12's)
 	go generate ./ports
 	go tool wire ./inject
 	sh scripts/proto.sh
+	sh scripts/proto-python.sh
 
 bench: ## measures every bar and shape into docs/benchmarks, each as it is done (25 minutes; ALL=1: an hour); BARS=restore-1,mixed-4 runs these bars alone
 	sh scripts/benchmarks.sh $(if $(BARS),ratios report)

@@ -1,0 +1,653 @@
+"""What SGLang's UMBPDirectLinker and vLLM's connector call, answered by the node of this host.
+
+install() (or the folder python/shim on PYTHONPATH) puts this module where those look for it: mori.umbp. The node's socket comes from
+UMBP_STANDALONE_ADDRESS or the config; the namespace, which the engine does not name, from SPANPOOL_NAMESPACE or the config, and there is
+no default: engines whose bytes differ (model, dtype, page size, tensor parallel size) would meet under one key.
+
+Nothing here raises into an engine's thread once the client is made: what fails is False, counted (UMBPClient.counts) and logged once per
+kind. Every call ends within its bound: exists_timeout, or call_timeout and, when the node gave no answer, quiet_timeout besides.
+"""
+from __future__ import annotations
+
+import bisect
+import enum
+import logging
+import os
+import sys
+import threading
+import time
+import types
+from collections import Counter
+from contextlib import contextmanager
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from spanpool import recognise
+from spanpool.client import BUSY, DEFAULT_SOCKET, SUCCESS, Client, Handle, Lists, Pattern, Placed, Runs, encode
+from spanpool.engine.v1 import engine_pb2 as pb
+from spanpool.errors import CallError, LimitError, NotQuietError, SpanpoolError, UnavailableError
+from spanpool.link import Deadline
+from spanpool.memory import Memory, is_host, shared_file
+from spanpool.private import DeviceBytes, HostBytes, Private
+
+log = logging.getLogger("spanpool.umbp")
+
+HOLD = 2.0  # seconds for which what exists finds is kept; the node cuts it to its own bound
+BREAK = 1.0  # seconds for which exists answers False at once after it got no answer: the scheduler waits for it
+STAGE_BYTES = 64 << 20  # of a buffer for private memory; arbitrary: the cost of a call does not show
+STAGES = 4  # buffers at a time: the load thread's, the offload thread's, and room
+PUT_WAIT = 5.0  # seconds for which a put waits for another writer of its key; the most that nodes allow
+RETRY_FOR, RETRY_FIRST = 2.0, 0.01  # seconds for which keys are asked for again, and the first pause, which doubles
+RETRIED = frozenset((BUSY, pb.KEY_STATUS_LATE, pb.KEY_STATUS_TRANSFER_FAILED))
+NAMES = 8  # a call names its keys at most this many times less than the node's handles have room for
+
+
+class UMBPRole(enum.Enum):
+    """The role of a client of the reference; here it is always Standalone."""
+
+    Standalone = 0
+    SharedSSDLeader = 1
+    SharedSSDFollower = 2
+
+
+class UMBPDeploymentMode(enum.Enum):
+    """Where the pool is; here it is always StandaloneProcess."""
+
+    Local = 0
+    Distributed = 1
+    StandaloneProcess = 2
+
+
+class UMBPStandaloneProcessConfig:
+    """Where the node is. It is never started from here."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.auto_start = False
+        self.startup_timeout_ms = 30000
+
+
+class UMBPConfig:
+    """What engines fill in. The node has its own configuration: dram, ssd, copy_pipeline, eviction and distributed can be assigned and
+    are not used. Ours besides: namespace."""
+
+    def __init__(self) -> None:
+        self.role = UMBPRole.Standalone
+        self.dram, self.ssd = types.SimpleNamespace(), types.SimpleNamespace()
+        self.copy_pipeline, self.eviction = types.SimpleNamespace(), types.SimpleNamespace()
+        self.distributed: Any = None
+        self.standalone_process: Optional[UMBPStandaloneProcessConfig] = None
+        self.namespace = os.environ.get("SPANPOOL_NAMESPACE", "")
+
+    @classmethod
+    def from_environment(cls) -> "UMBPConfig":
+        config = cls()
+        address = os.environ.get("UMBP_STANDALONE_ADDRESS", "")
+        if address:
+            config.standalone_process = UMBPStandaloneProcessConfig()
+            config.standalone_process.address = address
+        return config
+
+
+class _Region(NamedTuple):
+    """What an engine registered: memory that the node maps too, or private memory whose bytes are copied here."""
+
+    address: int
+    length: int
+    shared: Optional[Memory]
+    private: Optional[Private]
+
+    def holds(self, lo: int, hi: int) -> bool:
+        return self.address <= lo and hi <= self.address + self.length
+
+
+class _Ask(NamedTuple):
+    """Some keys of a call, as one part of a request. places are theirs in the call; after, if set, takes the answer's successes."""
+
+    places: Sequence[int]
+    part: Placed
+    nbytes: int
+    ranges: int
+
+
+class _Lists(NamedTuple):
+    """An engine's call. objects are the sizes of the objects, for puts."""
+
+    keys: Sequence[str]
+    ptrs: Sequence[Sequence[int]]
+    sizes: Sequence[Sequence[int]]
+    offsets: Sequence[Sequence[int]]
+    objects: Optional[Sequence[int]]
+
+    def choose(self, places: Sequence[int]) -> "_Lists":
+        return _Lists(*(None if column is None else [column[i] for i in places] for column in self))
+
+
+class _Names:
+    """Keys that were named once, for all threads. One of three generations grows; the oldest is dropped when there is a fourth, so that no
+    call that is under way uses one that the node has forgotten."""
+
+    def __init__(self, client: Client):
+        self._client = client
+        self._lock = threading.Lock()
+        self._old: list[Handle] = []
+        self._room = (0, 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._now: tuple[Handle, dict[str, int]] = (Handle(), {})
+        self._rows = np.zeros(1024, dtype=np.int64)
+        self._bytes = 0
+
+    def find(self, keys: Sequence[str]) -> Optional[tuple[Handle, np.ndarray]]:
+        """The handle and the places of keys in it, or None when one was never named. It waits for nothing."""
+        handle, places = self._now
+        try:
+            return handle, np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))
+        except KeyError:
+            return None
+
+    def rows(self, handle: Handle, places: np.ndarray) -> Optional[np.ndarray]:
+        """The rows that were named with keys."""
+        rows, now = self._rows, self._now
+        return rows[places] if now[0] is handle and len(rows) > int(places.max()) else None
+
+    def name(self, keys: Sequence[str], rows: np.ndarray) -> Optional[tuple[Handle, np.ndarray]]:
+        """Names those of the keys that are not, and finds all. None when the node has no room for so many."""
+        hello = self._client.connect()
+        room_keys, room_bytes = hello.limits.handle_keys // 4, hello.limits.handle_bytes // 4
+        drop: list[Handle] = []
+        with self._lock:
+            handle, places = self._now
+            fresh = {k: int(r) for k, r in zip(keys, rows) if k not in places}
+            encoded = [encode(k) for k in fresh]
+            nbytes = sum(map(len, encoded))
+            if len(handle.names) + len(fresh) > room_keys or self._bytes + nbytes > room_bytes:
+                self._old.append(handle)
+                drop, self._old = self._old[:-2], self._old[-2:]
+                self._begin()
+                handle, places = self._now
+                fresh = {k: int(r) for k, r in zip(keys, rows)}
+                encoded = [encode(k) for k in fresh]
+                nbytes = sum(map(len, encoded))
+                if len(fresh) > room_keys or nbytes > room_bytes:
+                    return None
+            first = len(handle.names)
+            self._keep_rows(first, list(fresh.values()))
+            handle.append(encoded, list(fresh.values()))
+            self._bytes += nbytes
+            for i, k in enumerate(fresh):
+                places[k] = first + i
+            found = handle, np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))
+        for old in drop:
+            try:
+                self._client.drop(old)
+            except SpanpoolError:
+                pass  # it goes with the client
+        return found
+
+    def _keep_rows(self, first: int, rows: list[int]) -> None:
+        if first + len(rows) > len(self._rows):
+            grown = np.zeros(max(2 * len(self._rows), first + len(rows)), dtype=np.int64)
+            grown[:first] = self._rows[:first]
+            self._rows = grown
+        self._rows[first:first + len(rows)] = rows
+
+
+class _Stages:
+    """Buffers that are shared with the node, for private memory."""
+
+    def __init__(self, client: Client):
+        self._client = client
+        self._lock = threading.Condition()
+        self._free: list[Memory] = []
+        self._made = 0
+
+    @contextmanager
+    def one(self, nbytes: int, deadline: Deadline) -> Iterator[Memory]:
+        """A buffer of at least so many bytes. After NotQuietError it is left to whoever may still write it."""
+        if nbytes > STAGE_BYTES:
+            with self._large(nbytes) as memory:
+                yield memory
+            return
+        memory = self._take(deadline)
+        try:
+            yield memory
+        except NotQuietError:
+            self._give(None)
+            raise
+        except BaseException:
+            self._give(memory)
+            raise
+        self._give(memory)
+
+    @contextmanager
+    def _large(self, nbytes: int) -> Iterator[Memory]:
+        memory = self._client.allocate(nbytes)
+        yield memory  # after an error it is the client's until its end
+        self._client.deregister(memory)
+
+    def _take(self, deadline: Deadline) -> Memory:
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._free or self._made < STAGES, deadline.left()):
+                raise LimitError(f"no buffer for private memory within the call's time; there are {STAGES} of {STAGE_BYTES} bytes")
+            if self._free:
+                return self._free.pop()
+            self._made += 1
+        try:
+            return self._client.allocate(STAGE_BYTES)
+        except BaseException:
+            self._give(None)
+            raise
+
+    def _give(self, memory: Optional[Memory]) -> None:
+        with self._lock:
+            if memory is None:
+                self._made -= 1
+            else:
+                self._free.append(memory)
+            self._lock.notify()
+
+
+class UMBPClient:
+    """The reference's client over a node of spanpool. Threads may share it; close is optional, its end does the same."""
+
+    def __init__(self, config: Optional[UMBPConfig] = None):
+        config = config or UMBPConfig.from_environment()
+        process = config.standalone_process
+        address = process.address if process is not None and process.address else os.environ.get("UMBP_STANDALONE_ADDRESS", "")
+        namespace = getattr(config, "namespace", "") or os.environ.get("SPANPOOL_NAMESPACE", "")
+        if not namespace:
+            raise ValueError("no namespace: set SPANPOOL_NAMESPACE to what `python3 -m spanpool.keys --model ... --dtype ... --tp-size ...` prints, "
+                             "or engines whose bytes differ would meet under one key")
+        self.exists_timeout = _seconds("SPANPOOL_EXISTS_TIMEOUT", 1.0)
+        self.call_timeout = _seconds("SPANPOOL_CALL_TIMEOUT", 10.0)
+        self.client = Client(address or os.environ.get("SPANPOOL_SOCKET", DEFAULT_SOCKET), namespace, name=f"umbp {os.getpid()}",
+                             timeout=self.call_timeout, quiet_timeout=_seconds("SPANPOOL_QUIET_TIMEOUT", 10.0))
+        self.counts: Counter = Counter()  # what was False, by kind
+        self._lock = threading.Condition()  # counts, regions, active
+        self._regions: tuple[tuple[int, ...], tuple[_Region, ...]] = ((), ())  # addresses, ascending, and what is there; replaced whole
+        self._first = 0  # the address that was registered first
+        self._active: set[object] = set()  # calls that may use regions
+        self._silent_until = 0.0
+        self._names, self._stages = _Names(self.client), _Stages(self.client)
+        self._await(process.startup_timeout_ms / 1000 if process is not None else self.call_timeout)
+
+    def _await(self, seconds: float) -> None:
+        """Waits for the node, which may be starting."""
+        deadline = Deadline(seconds)
+        pause = threading.Event()
+        while True:
+            try:
+                self.client.connect(deadline.left())
+                return
+            except UnavailableError as e:
+                if deadline.over():
+                    raise RuntimeError(f"no spanpool node within {seconds:g} s: {e}") from None
+            pause.wait(min(0.05, deadline.left()))
+
+    # What the client is.
+
+    def supports_ranged_io(self) -> bool:
+        return True
+
+    def get_deployment_mode(self) -> UMBPDeploymentMode:
+        return UMBPDeploymentMode.StandaloneProcess
+
+    def get_backend_mode(self) -> UMBPDeploymentMode:
+        return UMBPDeploymentMode.Local
+
+    def is_distributed(self) -> bool:
+        return False
+
+    def flush(self) -> bool:
+        """Nothing is pending: a put that was answered is stored."""
+        return True
+
+    def close(self) -> None:
+        self.client.close()
+
+    # Memory.
+
+    def register_memory(self, ptr: int, nbytes: int, location: Any = None, device: int = -1) -> bool:
+        """Memory that maps a memfd or a file of a tmpfs is shared with the node. Other memory of the host is copied once on its way, memory
+        of a GPU too. What is registered already is no error."""
+        try:
+            ptr, nbytes = int(ptr), int(nbytes)
+            if ptr <= 0 or nbytes <= 0:
+                raise CallError("INVALID_ARGUMENT", f"{nbytes} bytes at address {ptr}")
+            if any(r.address == ptr and r.length == nbytes for r in self._regions[1]):
+                return True
+            region = self._region(ptr, nbytes, location, device)
+            with self._lock:
+                if not self._regions[1]:
+                    self._first = ptr
+                self._replace([*self._regions[1], region])
+            return True
+        except Exception as e:
+            self._failed("register", e)
+            return False
+
+    def _region(self, ptr: int, nbytes: int, location: Any, device: int) -> _Region:
+        if not is_host(ptr, nbytes):
+            return _Region(ptr, nbytes, None, DeviceBytes(ptr, nbytes, device))
+        found = shared_file(ptr, nbytes)
+        if found is None:
+            self._note("memory is private, and is copied")
+            return _Region(ptr, nbytes, None, HostBytes(ptr, nbytes))
+        fd, off = found
+        try:
+            return _Region(ptr, nbytes, self.client.register(ptr, nbytes, fd, off), None)
+        finally:
+            os.close(fd)
+
+    def deregister_memory(self, ptr: int) -> bool:
+        """Returns when no call touches the memory. The address that was registered first stands for all that is registered. Memory that
+        is not registered is no error."""
+        try:
+            with self._lock:
+                gone = [r for r in self._regions[1] if ptr in (r.address, self._first)]
+                self._replace([r for r in self._regions[1] if r not in gone])
+                active = set(self._active)
+                if not self._lock.wait_for(lambda: not active & self._active, self.call_timeout + self.client.quiet_timeout):
+                    raise NotQuietError("calls are still under way")
+            for r in gone:
+                if r.shared is not None:
+                    self.client.deregister(r.shared)
+            return True
+        except Exception as e:
+            self._failed("deregister", e)
+            return False
+
+    def _replace(self, regions: list[_Region]) -> None:
+        regions.sort(key=lambda r: r.address)
+        self._regions = tuple(r.address for r in regions), tuple(regions)
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        token = object()
+        with self._lock:
+            self._active.add(token)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active.discard(token)
+                self._lock.notify_all()
+
+    def _at(self, lo: int, hi: int) -> Optional[_Region]:
+        """The region that [lo, hi) lies in."""
+        addresses, regions = self._regions
+        i = bisect.bisect_right(addresses, lo) - 1
+        if i >= 0 and regions[i].holds(lo, hi):
+            return regions[i]
+        return next((r for r in regions if r.holds(lo, hi)), None)  # they may overlap
+
+    # Keys.
+
+    def batch_exists(self, keys: Sequence[str]) -> list[bool]:
+        """Which keys are here or at a peer. What is found is kept for a short time, so that the load that follows finds it too."""
+        found = self._exists(keys, leading_only=False)
+        return found.found if found is not None else [False] * len(keys)
+
+    def batch_exists_consecutive(self, keys: Sequence[str]) -> int:
+        """How many keys from the first on exist without a gap."""
+        found = self._exists(keys, leading_only=True)
+        return found.leading if found is not None else 0
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key])[0]
+
+    def _exists(self, keys: Sequence[str], leading_only: bool) -> Any:
+        try:
+            if not keys:
+                return None
+            if time.monotonic() < self._silent_until:
+                self._count("exists: the node did not answer a moment ago")
+                return None
+            named = self._names.find(keys)
+            found = self.client.exists(keys if named is None else _runs(*named), HOLD, leading_only, self.exists_timeout)
+            if len(found.found) != len(keys):
+                raise CallError("INTERNAL", f"{len(found.found)} answers for {len(keys)} keys")
+            return found
+        except Exception as e:
+            if isinstance(e, SpanpoolError) and not isinstance(e, (CallError, LimitError)):
+                self._silent_until = time.monotonic() + BREAK
+            self._failed("exists", e)
+            return None
+
+    # Bytes.
+
+    def batch_get_ranges_into_ptr(self, keys: Sequence[str], ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]],
+                                  src_offsets: Sequence[Sequence[int]]) -> list[bool]:
+        """Per key, range r is [src_offsets[r], + sizes[r]) of the object and goes to ptrs[r], in registered memory."""
+        return self._move("get", _Lists(keys, ptrs, sizes, src_offsets, None))
+
+    def batch_put_ranges_from_ptr(self, keys: Sequence[str], object_sizes: Sequence[int], ptrs: Sequence[Sequence[int]],
+                                  sizes: Sequence[Sequence[int]], dst_offsets: Sequence[Sequence[int]]) -> list[bool]:
+        """Per key, the ranges tile the object. What exists already, or is just put by another client, is True."""
+        return self._move("put", _Lists(keys, ptrs, sizes, dst_offsets, object_sizes))
+
+    def batch_get_into_ptr(self, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int]) -> list[bool]:
+        return self.batch_get_ranges_into_ptr(keys, [[p] for p in ptrs], [[s] for s in sizes], [[0] for _ in ptrs])
+
+    def batch_put_from_ptr(self, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int]) -> list[bool]:
+        return self.batch_put_ranges_from_ptr(keys, list(sizes), [[p] for p in ptrs], [[s] for s in sizes], [[0] for _ in ptrs])
+
+    def batch_put_from_ptr_with_depth(self, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int], depths: Sequence[int]) -> list[bool]:
+        return self.batch_put_from_ptr(keys, ptrs, sizes)
+
+    def get_into_ptr(self, key: str, dst: int, size: int) -> bool:
+        return self.batch_get_into_ptr([key], [dst], [size])[0]
+
+    def put_from_ptr(self, key: str, src: int, size: int) -> bool:
+        return self.batch_put_from_ptr([key], [src], [size])[0]
+
+    def _move(self, op: str, call: _Lists) -> list[bool]:
+        """All of a call of the engine's. Keys that were busy, or whose transfer failed, are asked for again."""
+        n = len(call.keys)
+        ok = [False] * n
+        try:
+            if any(column is not None and len(column) != n for column in call):
+                raise CallError("INVALID_ARGUMENT", f"lists of {[len(c) for c in call if c is not None]} entries for one call")
+            deadline = Deadline(self.call_timeout)
+            give_up, pause = Deadline(RETRY_FOR), RETRY_FIRST
+            places: Sequence[int] = range(n)
+            while True:
+                some = call if len(places) == n else call.choose(places)
+                status = [0] * len(places)
+                try:
+                    with self._using():
+                        self._transfer(op, some, status, deadline)
+                finally:
+                    for i, s in zip(places, status):
+                        ok[i] = s in SUCCESS
+                again = [i for i, s in zip(places, status) if s in RETRIED]
+                if not again or give_up.over() or deadline.over():
+                    self._tell(op, status)
+                    return ok
+                places = again
+                threading.Event().wait(pause)
+                pause *= 2
+        except Exception as e:
+            self._failed(op, e)
+        return ok
+
+    def _tell(self, op: str, status: Sequence[int]) -> None:
+        for s, n in Counter(status).items():
+            if s not in SUCCESS:
+                name = "failed" if s == 0 else pb.KeyStatus.Name(s)[len("KEY_STATUS_"):]
+                self._note(f"{op}: {name}", n)
+
+    def _transfer(self, op: str, call: _Lists, status: list[int], deadline: Deadline) -> None:
+        """Fills in what became of each key; the first call of the client's that fails as a whole ends it."""
+        limits = self.client.connect(deadline.left()).limits
+        room = max(limits.bytes_in_flight // 4, 1)  # three threads share the client's bytes in flight
+        classes, bad = recognise.classes(call.ptrs, call.sizes, call.offsets)
+        for i in bad:
+            status[i] = pb.KEY_STATUS_INVALID
+        asks: list[_Ask] = []
+        for c in classes:
+            for some in _split(c, room, limits.ranges // 4, limits.keys // 4):
+                self._ask(op, call, some, status, asks, deadline)
+        calls: list[list[_Ask]] = []
+        nbytes = ranges = keys = 0
+        for ask in asks:
+            nbytes, ranges, keys = nbytes + ask.nbytes, ranges + ask.ranges, keys + len(ask.places)
+            if not calls or nbytes > room or ranges > limits.ranges // 4 or keys > limits.keys // 4:
+                calls.append([])
+                nbytes, ranges, keys = ask.nbytes, ask.ranges, len(ask.places)
+            calls[-1].append(ask)
+        for some in calls:
+            self._send(op, some, status, deadline)
+
+    def _ask(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline) -> None:
+        """Adds what one class asks for. Keys of private memory are moved at once, through a buffer."""
+        lo, hi = c.addresses.min(axis=0), c.addresses.max(axis=0) + c.sizes
+        regions = [self._at(a, b) for a, b in zip(lo.tolist(), hi.tolist())]
+        if any(r is None for r in regions):
+            self._ask_apart(op, call, c, status, asks, deadline)
+        elif all(r.shared is not None for r in regions):
+            asks.append(self._shared(op, call, c, regions))
+        else:
+            self._staged(op, call, c, regions, status, deadline)
+
+    def _ask_apart(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline) -> None:
+        """A class that lies in several allocations is one for each; a key of which a range lies in none is refused."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, row in enumerate(c.addresses.tolist()):
+            at = [self._at(a, a + s) for a, s in zip(row, c.sizes.tolist())]
+            if any(r is None for r in at):
+                status[int(c.members[i])] = pb.KEY_STATUS_NOT_REGISTERED
+            else:
+                groups.setdefault(tuple(r.address for r in at), []).append(i)
+        for rows in groups.values():
+            self._ask(op, call, recognise.Class(c.members[rows], c.sizes, c.offsets, c.addresses[rows]), status, asks, deadline)
+
+    def _shared(self, op: str, call: _Lists, c: recognise.Class, regions: list[_Region]) -> _Ask:
+        places = c.members.tolist()
+        names = [call.keys[i] for i in places]
+        begin = np.array([r.address for r in regions], dtype=np.int64)
+        named = self._names.find(names)
+        known = None if named is None else self._names.rows(*named)
+        pattern = recognise.affine(c.addresses, regions[0].address, known)
+        if pattern is not None and (pattern.base < begin).any():  # some buffer has no row 0
+            pattern = recognise.affine(c.addresses, int(c.addresses[:, 0].min()))
+            if pattern is not None and (pattern.base < begin).any():
+                pattern = None
+        if named is None and op == "get":  # the next group of layers has the same keys
+            named = self._names.name(names, pattern.row if pattern is not None else np.zeros(len(names), dtype=np.int64))
+            if named is not None and pattern is not None:
+                known = self._names.rows(*named)
+        keys: Any = names if named is None else _runs(*named)
+        memory = [r.shared for r in regions]
+        where: Any
+        if pattern is not None:
+            row = None if named is not None and known is not None and np.array_equal(known, pattern.row) else pattern.row.tolist()
+            where = Pattern(c.offsets.tolist(), c.sizes.tolist(), memory, (pattern.base - begin).tolist(), pattern.stride.tolist(), row)
+        else:
+            m, n = c.addresses.shape
+            self._count(f"{op}: addresses without a pattern", m)
+            where = Lists(range(n, (m + 1) * n, n), c.offsets.tolist() * m, c.sizes.tolist() * m, memory * m, (c.addresses - begin).ravel().tolist())
+        return _Ask(places, Placed(keys, where, _objects(call, places)), int(c.sizes.sum()) * len(places), c.addresses.size)
+
+    def _staged(self, op: str, call: _Lists, c: recognise.Class, regions: list[_Region], status: list[int], deadline: Deadline) -> None:
+        """Moves a class by way of a buffer, in which the ranges of a key lie one behind the other."""
+        each = int(c.sizes.sum())
+        step = max(STAGE_BYTES // each, 1)
+        if len(c.members) > step:
+            for lo in range(0, len(c.members), step):
+                part = recognise.Class(c.members[lo:lo + step], c.sizes, c.offsets, c.addresses[lo:lo + step])
+                self._staged(op, call, part, regions, status, deadline)
+            return
+        places = c.members.tolist()
+        at = (np.cumsum(c.sizes) - c.sizes)
+        with self._stages.one(each * len(places), deadline) as stage:
+            if op == "put":
+                for r, region in enumerate(regions):
+                    _bytes_of(region).gather(c.addresses[:, r], int(c.sizes[r]), stage.buffer, int(at[r]), each)
+            named = self._names.find([call.keys[i] for i in places])
+            where = Pattern(c.offsets.tolist(), c.sizes.tolist(), [stage], at.tolist(), [each], range(len(places)))
+            keys: Any = [call.keys[i] for i in places] if named is None else _runs(*named)
+            self._send(op, [_Ask(places, Placed(keys, where, _objects(call, places)), each * len(places), c.addresses.size)], status, deadline)
+            if op == "get":
+                hit = np.array([i for i, p in enumerate(places) if status[p] in SUCCESS], dtype=np.int64)
+                for r, region in enumerate(regions):
+                    _bytes_of(region).scatter(c.addresses[hit, r], int(c.sizes[r]), stage.buffer, int(at[r]), each, hit)
+
+    def _send(self, op: str, asks: list[_Ask], status: list[int], deadline: Deadline) -> None:
+        parts = [a.part for a in asks]
+        for last in (False, True):
+            try:
+                reply = self.client.get(parts, deadline.left()) if op == "get" else self.client.put(parts, PUT_WAIT, deadline.left())
+                break
+            except (UnavailableError, CallError) as e:
+                # A node that was started anew a moment ago, or a handle that it forgot; the next one is an answer.
+                if last or deadline.over() or isinstance(e, CallError) and e.code != "NOT_FOUND":
+                    raise
+        places = [p for a in asks for p in a.places]
+        if len(reply.status) != len(places):
+            raise CallError("INTERNAL", f"{len(reply.status)} answers for {len(places)} keys")
+        for p, s in zip(places, reply.status):
+            status[p] = s
+
+    # What went wrong.
+
+    def _failed(self, op: str, e: BaseException) -> None:
+        self._note(f"{op}: {e.kind if isinstance(e, SpanpoolError) else type(e).__name__}", 1, e)
+
+    def _count(self, kind: str, n: int = 1) -> bool:
+        with self._lock:
+            self.counts[kind] += n
+            return self.counts[kind] == n
+
+    def _note(self, kind: str, n: int = 1, e: Optional[BaseException] = None) -> None:
+        """Counts, and logs the first of a kind."""
+        if self._count(kind, n):
+            log.warning("%s%s (logged once; UMBPClient.counts has how often)", kind, f": {e}" if e is not None else "",
+                        exc_info=e if e is not None and not isinstance(e, SpanpoolError) else None)
+
+
+def _bytes_of(region: _Region) -> Private:
+    return region.private if region.private is not None else HostBytes(region.address, region.length)
+
+
+def _runs(handle: Handle, places: np.ndarray) -> Runs:
+    first, count = recognise.runs(places)
+    return Runs(handle, first.tolist(), count.tolist())
+
+
+def _objects(call: _Lists, places: Sequence[int]) -> Sequence[int]:
+    """The sizes of the objects: one when all are equal."""
+    if call.objects is None:
+        return ()
+    sizes = [call.objects[i] for i in places]
+    return sizes[:1] if sizes.count(sizes[0]) == len(sizes) else sizes
+
+
+def _split(c: recognise.Class, nbytes: int, ranges: int, keys: int) -> Iterator[recognise.Class]:
+    """The class in pieces that are each within a call's limits, as far as one key is."""
+    each, n = int(c.sizes.sum()), len(c.sizes)
+    step = max(min(nbytes // each, ranges // n, keys), 1)
+    if len(c.members) <= step:
+        yield c
+        return
+    for lo in range(0, len(c.members), step):
+        yield recognise.Class(c.members[lo:lo + step], c.sizes, c.offsets, c.addresses[lo:lo + step])
+
+
+def _seconds(name: str, default: float) -> float:
+    return float(os.environ.get(name) or default)
+
+
+def install() -> None:
+    """Puts this module where engines look for the reference's: import mori.umbp. A real mori that is there keeps its other modules."""
+    try:
+        import mori
+    except ImportError:
+        mori = types.ModuleType("mori")
+        mori.__path__ = []  # type: ignore[attr-defined]
+        sys.modules["mori"] = mori
+    mori.umbp = sys.modules[__name__]  # type: ignore[attr-defined]
+    sys.modules["mori.umbp"] = sys.modules[__name__]
