@@ -31,6 +31,8 @@ from spanpool.link import Deadline
 from spanpool.memory import Memory, is_host, shared_file
 from spanpool.private import DeviceBytes, HostBytes, Private
 
+__all__ = ["UMBPClient", "UMBPConfig", "UMBPDeploymentMode", "UMBPRole", "UMBPStandaloneProcessConfig"]
+
 log = logging.getLogger("spanpool.umbp")
 
 HOLD = 2.0  # seconds for which what exists finds is kept; the node cuts it to its own bound
@@ -40,7 +42,6 @@ STAGES = 4  # buffers at a time: the load thread's, the offload thread's, and ro
 PUT_WAIT = 5.0  # seconds for which a put waits for another writer of its key; the most that nodes allow
 RETRY_FOR, RETRY_FIRST = 2.0, 0.01  # seconds for which keys are asked for again, and the first pause, which doubles
 RETRIED = frozenset((BUSY, pb.KEY_STATUS_LATE, pb.KEY_STATUS_TRANSFER_FAILED))
-NAMES = 8  # a call names its keys at most this many times less than the node's handles have room for
 
 
 class UMBPRole(enum.Enum):
@@ -125,14 +126,13 @@ class _Lists(NamedTuple):
 
 
 class _Names:
-    """Keys that were named once, for all threads. One of three generations grows; the oldest is dropped when there is a fourth, so that no
-    call that is under way uses one that the node has forgotten."""
+    """Keys that were named once, for all threads. One of three generations grows; the oldest is dropped when there is a fourth: a call
+    that is under way may use the one before."""
 
     def __init__(self, client: Client):
         self._client = client
         self._lock = threading.Lock()
         self._old: list[Handle] = []
-        self._room = (0, 0)
         self._begin()
 
     def _begin(self) -> None:
@@ -160,22 +160,17 @@ class _Names:
         drop: list[Handle] = []
         with self._lock:
             handle, places = self._now
-            fresh = {k: int(r) for k, r in zip(keys, rows) if k not in places}
-            encoded = [encode(k) for k in fresh]
-            nbytes = sum(map(len, encoded))
+            fresh, nbytes = _fresh(keys, rows, places)
             if len(handle.names) + len(fresh) > room_keys or self._bytes + nbytes > room_bytes:
-                self._old.append(handle)
-                drop, self._old = self._old[:-2], self._old[-2:]
-                self._begin()
-                handle, places = self._now
-                fresh = {k: int(r) for k, r in zip(keys, rows)}
-                encoded = [encode(k) for k in fresh]
-                nbytes = sum(map(len, encoded))
+                fresh, nbytes = _fresh(keys, rows, {})
                 if len(fresh) > room_keys or nbytes > room_bytes:
                     return None
+                drop, self._old = self._old[:-1], [*self._old[-1:], handle]
+                self._begin()
+                handle, places = self._now
             first = len(handle.names)
             self._keep_rows(first, list(fresh.values()))
-            handle.append(encoded, list(fresh.values()))
+            handle.append(list(fresh), list(fresh.values()))
             self._bytes += nbytes
             for i, k in enumerate(fresh):
                 places[k] = first + i
@@ -193,6 +188,12 @@ class _Names:
             grown[:first] = self._rows[:first]
             self._rows = grown
         self._rows[first:first + len(rows)] = rows
+
+
+def _fresh(keys: Sequence[str], rows: np.ndarray, places: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Keys that have no place, with their rows, and the bytes of their names."""
+    fresh = {k: int(r) for k, r in zip(keys, rows) if k not in places}
+    return fresh, sum(len(encode(k)) for k in fresh)
 
 
 class _Stages:
