@@ -39,6 +39,7 @@ HOLD = 2.0  # seconds for which what exists finds is kept; the node cuts it to i
 BREAK = 1.0  # seconds for which exists answers False at once after it got no answer: the scheduler waits for it
 STAGE_BYTES = 64 << 20  # of a buffer for private memory; arbitrary: the cost of a call does not show
 STAGES = 4  # buffers at a time: the load thread's, the offload thread's, and room
+KEY_BYTES = 512  # a key's most
 PUT_WAIT = 5.0  # seconds for which a put waits for another writer of its key; the most that nodes allow
 RETRY_FOR, RETRY_FIRST = 2.0, 0.01  # seconds for which keys are asked for again, and the first pause, which doubles
 RETRIED = frozenset((BUSY, pb.KEY_STATUS_LATE, pb.KEY_STATUS_TRANSFER_FAILED))
@@ -125,6 +126,43 @@ class _Lists(NamedTuple):
         return _Lists(*(None if column is None else [column[i] for i in places] for column in self))
 
 
+class _Generation:
+    """Keys of one handle: their places in it, and the rows that were named with them. A key's place is set last."""
+
+    def __init__(self) -> None:
+        self.handle, self.places, self.nbytes = Handle(), {}, 0  # type: Handle, dict[str, int], int
+        self.rows = np.zeros(1024, dtype=np.int64)
+
+    def find(self, keys: Sequence[str]) -> np.ndarray:
+        """Raises KeyError when a key was never named."""
+        return np.fromiter(map(self.places.__getitem__, keys), dtype=np.int64, count=len(keys))
+
+    def add(self, fresh: dict[str, int], nbytes: int) -> None:
+        first, rows = len(self.handle.names), list(fresh.values())
+        if first + len(rows) > len(self.rows):
+            grown = np.zeros(max(2 * len(self.rows), first + len(rows)), dtype=np.int64)
+            grown[:first] = self.rows[:first]
+            self.rows = grown
+        self.rows[first:first + len(rows)] = rows
+        self.handle.append(list(fresh), rows)
+        self.nbytes += nbytes
+        self.places.update((k, first + i) for i, k in enumerate(fresh))
+
+
+class _Named(NamedTuple):
+    """Keys of a call, found."""
+
+    generation: _Generation
+    places: np.ndarray
+
+    def rows(self) -> np.ndarray:
+        return self.generation.rows[self.places]
+
+    def runs(self) -> Runs:
+        first, count = recognise.runs(self.places)
+        return Runs(self.generation.handle, first.tolist(), count.tolist())
+
+
 class _Names:
     """Keys that were named once, for all threads. One of three generations grows; the oldest is dropped when there is a fourth: a call
     that is under way may use the one before."""
@@ -132,62 +170,39 @@ class _Names:
     def __init__(self, client: Client):
         self._client = client
         self._lock = threading.Lock()
-        self._old: list[Handle] = []
-        self._begin()
+        self._now, self._old = _Generation(), []  # type: _Generation, list[_Generation]
 
-    def _begin(self) -> None:
-        self._now: tuple[Handle, dict[str, int]] = (Handle(), {})
-        self._rows = np.zeros(1024, dtype=np.int64)
-        self._bytes = 0
-
-    def find(self, keys: Sequence[str]) -> Optional[tuple[Handle, np.ndarray]]:
-        """The handle and the places of keys in it, or None when one was never named. It waits for nothing."""
-        handle, places = self._now
+    def find(self, keys: Sequence[str]) -> Optional[_Named]:
+        """Keys that were named before; None when one was not. It waits for nothing."""
+        now = self._now
         try:
-            return handle, np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))
+            return _Named(now, now.find(keys))
         except KeyError:
             return None
 
-    def rows(self, handle: Handle, places: np.ndarray) -> Optional[np.ndarray]:
-        """The rows that were named with keys."""
-        rows, now = self._rows, self._now
-        return rows[places] if now[0] is handle and len(rows) > int(places.max()) else None
-
-    def name(self, keys: Sequence[str], rows: np.ndarray) -> Optional[tuple[Handle, np.ndarray]]:
-        """Names those of the keys that are not, and finds all. None when the node has no room for so many."""
-        hello = self._client.connect()
-        room_keys, room_bytes = hello.limits.handle_keys // 4, hello.limits.handle_bytes // 4
-        drop: list[Handle] = []
+    def name(self, keys: Sequence[str], rows: np.ndarray, limits: pb.Limits) -> Optional[_Named]:
+        """Names those of the keys that are not, and finds all. None when one is no key, or the node has no room for so many."""
+        room_keys, room_bytes = limits.handle_keys // 4, limits.handle_bytes // 4
+        if not all(0 < len(encode(k)) <= KEY_BYTES for k in keys):
+            return None
+        drop: list[_Generation] = []
         with self._lock:
-            handle, places = self._now
-            fresh, nbytes = _fresh(keys, rows, places)
-            if len(handle.names) + len(fresh) > room_keys or self._bytes + nbytes > room_bytes:
+            now = self._now
+            fresh, nbytes = _fresh(keys, rows, now.places)
+            if len(now.places) + len(fresh) > room_keys or now.nbytes + nbytes > room_bytes:
                 fresh, nbytes = _fresh(keys, rows, {})
                 if len(fresh) > room_keys or nbytes > room_bytes:
                     return None
-                drop, self._old = self._old[:-1], [*self._old[-1:], handle]
-                self._begin()
-                handle, places = self._now
-            first = len(handle.names)
-            self._keep_rows(first, list(fresh.values()))
-            handle.append(list(fresh), list(fresh.values()))
-            self._bytes += nbytes
-            for i, k in enumerate(fresh):
-                places[k] = first + i
-            found = handle, np.fromiter(map(places.__getitem__, keys), dtype=np.int64, count=len(keys))
+                drop, self._old = self._old[:-1], [*self._old[-1:], now]
+                self._now = now = _Generation()
+            now.add(fresh, nbytes)
+            found = _Named(now, now.find(keys))
         for old in drop:
             try:
-                self._client.drop(old)
+                self._client.drop(old.handle)
             except SpanpoolError:
                 pass  # it goes with the client
         return found
-
-    def _keep_rows(self, first: int, rows: list[int]) -> None:
-        if first + len(rows) > len(self._rows):
-            grown = np.zeros(max(2 * len(self._rows), first + len(rows)), dtype=np.int64)
-            grown[:first] = self._rows[:first]
-            self._rows = grown
-        self._rows[first:first + len(rows)] = rows
 
 
 def _fresh(keys: Sequence[str], rows: np.ndarray, places: dict[str, int]) -> tuple[dict[str, int], int]:
@@ -408,7 +423,7 @@ class UMBPClient:
                 self._count("exists: the node did not answer a moment ago")
                 return None
             named = self._names.find(keys)
-            found = self.client.exists(keys if named is None else _runs(*named), HOLD, leading_only, self.exists_timeout)
+            found = self.client.exists(keys if named is None else named.runs(), HOLD, leading_only, self.exists_timeout)
             if len(found.found) != len(keys):
                 raise CallError("INTERNAL", f"{len(found.found)} answers for {len(keys)} keys")
             return found
@@ -491,7 +506,7 @@ class UMBPClient:
         asks: list[_Ask] = []
         for c in classes:
             for some in _split(c, room, limits.ranges // 4, limits.keys // 4):
-                self._ask(op, call, some, status, asks, deadline)
+                self._ask(op, call, some, status, asks, deadline, limits)
         calls: list[list[_Ask]] = []
         nbytes = ranges = keys = 0
         for ask in asks:
@@ -503,18 +518,20 @@ class UMBPClient:
         for some in calls:
             self._send(op, some, status, deadline)
 
-    def _ask(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline) -> None:
+    def _ask(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline,
+             limits: pb.Limits) -> None:
         """Adds what one class asks for. Keys of private memory are moved at once, through a buffer."""
         lo, hi = c.addresses.min(axis=0), c.addresses.max(axis=0) + c.sizes
         regions = [self._at(a, b) for a, b in zip(lo.tolist(), hi.tolist())]
         if any(r is None for r in regions):
-            self._ask_apart(op, call, c, status, asks, deadline)
+            self._ask_apart(op, call, c, status, asks, deadline, limits)
         elif all(r.shared is not None for r in regions):
-            asks.append(self._shared(op, call, c, regions))
+            asks.append(self._shared(op, call, c, regions, limits))
         else:
             self._staged(op, call, c, regions, status, deadline)
 
-    def _ask_apart(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline) -> None:
+    def _ask_apart(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline,
+             limits: pb.Limits) -> None:
         """A class that lies in several allocations is one for each; a key of which a range lies in none is refused."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for i, row in enumerate(c.addresses.tolist()):
@@ -524,28 +541,27 @@ class UMBPClient:
             else:
                 groups.setdefault(tuple(r.address for r in at), []).append(i)
         for rows in groups.values():
-            self._ask(op, call, recognise.Class(c.members[rows], c.sizes, c.offsets, c.addresses[rows]), status, asks, deadline)
+            self._ask(op, call, recognise.Class(c.members[rows], c.sizes, c.offsets, c.addresses[rows]), status, asks, deadline, limits)
 
-    def _shared(self, op: str, call: _Lists, c: recognise.Class, regions: list[_Region]) -> _Ask:
+    def _shared(self, op: str, call: _Lists, c: recognise.Class, regions: list[_Region], limits: pb.Limits) -> _Ask:
         places = c.members.tolist()
         names = [call.keys[i] for i in places]
         begin = np.array([r.address for r in regions], dtype=np.int64)
         named = self._names.find(names)
-        known = None if named is None else self._names.rows(*named)
+        known = None if named is None else named.rows()
         pattern = recognise.affine(c.addresses, regions[0].address, known)
         if pattern is not None and (pattern.base < begin).any():  # some buffer has no row 0
             pattern = recognise.affine(c.addresses, int(c.addresses[:, 0].min()))
             if pattern is not None and (pattern.base < begin).any():
                 pattern = None
         if named is None and op == "get":  # the next group of layers has the same keys
-            named = self._names.name(names, pattern.row if pattern is not None else np.zeros(len(names), dtype=np.int64))
-            if named is not None and pattern is not None:
-                known = self._names.rows(*named)
-        keys: Any = names if named is None else _runs(*named)
+            named = self._names.name(names, pattern.row if pattern is not None else np.zeros(len(names), dtype=np.int64), limits)
+            known = None if named is None else named.rows()
+        keys: Any = names if named is None else named.runs()
         memory = [r.shared for r in regions]
         where: Any
         if pattern is not None:
-            row = None if named is not None and known is not None and np.array_equal(known, pattern.row) else pattern.row.tolist()
+            row = None if known is not None and np.array_equal(known, pattern.row) else pattern.row.tolist()
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), memory, (pattern.base - begin).tolist(), pattern.stride.tolist(), row)
         else:
             m, n = c.addresses.shape
@@ -570,7 +586,7 @@ class UMBPClient:
                     _bytes_of(region).gather(c.addresses[:, r], int(c.sizes[r]), stage.buffer, int(at[r]), each)
             named = self._names.find([call.keys[i] for i in places])
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), [stage], at.tolist(), [each], range(len(places)))
-            keys: Any = [call.keys[i] for i in places] if named is None else _runs(*named)
+            keys: Any = [call.keys[i] for i in places] if named is None else named.runs()
             self._send(op, [_Ask(places, Placed(keys, where, _objects(call, places)), each * len(places), c.addresses.size)], status, deadline)
             if op == "get":
                 hit = np.array([i for i, p in enumerate(places) if status[p] in SUCCESS], dtype=np.int64)
@@ -612,11 +628,6 @@ class UMBPClient:
 
 def _bytes_of(region: _Region) -> Private:
     return region.private if region.private is not None else HostBytes(region.address, region.length)
-
-
-def _runs(handle: Handle, places: np.ndarray) -> Runs:
-    first, count = recognise.runs(places)
-    return Runs(handle, first.tolist(), count.tolist())
 
 
 def _objects(call: _Lists, places: Sequence[int]) -> Sequence[int]:

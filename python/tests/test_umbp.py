@@ -310,8 +310,7 @@ class CallsTest(Case):
         k = pool.keys("a")
         for name, args in [("lengths", (k, ptrs * 2, sizes, offsets)), ("an empty key", ([""], ptrs, sizes, offsets)), ("a long key", (["x" * 600], ptrs, sizes, offsets)),
                            ("no key", ([None], ptrs, sizes, offsets)), ("no ranges", (k, [[]], [[]], [[]])), ("None", (k, [None], sizes, offsets)),
-                           ("past the end", (k, ptrs, sizes, [[1 << 40]])), ("huge", (k, ptrs, [[1 << 62]], offsets)), ("text", (k, [["x"]], sizes, offsets)),
-                           ("a lone surrogate", (["\ud800"], ptrs, sizes, offsets))]:
+                           ("past the end", (k, ptrs, sizes, [[1 << 40]])), ("huge", (k, ptrs, [[1 << 62]], offsets)), ("text", (k, [["x"]], sizes, offsets))]:
             with self.subTest(name):
                 self.assertEqual([False], client.batch_get_ranges_into_ptr(*args))
                 self.assertEqual([False], client.batch_put_ranges_from_ptr(args[0], [64], *args[1:]))
@@ -320,6 +319,7 @@ class CallsTest(Case):
         self.assertEqual([False], client.batch_exists([None]))
         self.assertEqual([False, False], client.batch_exists(["x" * 600, "y"]))
         self.assertTrue(client.counts)
+        self.assertEqual([True], client.batch_get_ranges_into_ptr(k, ptrs, sizes, offsets), "nothing of it stays")
 
     def test_a_put_that_exists_or_repeats_is_true_and_a_conflict_is_not(self):
         client = self.umbp()
