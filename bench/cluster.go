@@ -37,6 +37,9 @@ type ClusterSpec struct {
 	// Copier makes what stands in front of every node's copier: a Limiter's. nil: nothing does.
 	Copier func(ports.Copier) ports.Copier
 
+	// GPU is where media lie, if not in host memory. nil: there.
+	GPU *GPU
+
 	// Fetch is how node 0 gets and puts what the others hold. The comparisons want exactly two nodes.
 	Fetch FetchMode
 	// SharedArena has the comparison use one arena and one lock for both directions.
@@ -116,7 +119,7 @@ func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
 	if spec.Transport == TransportTCP {
 		return openTCP(ctx, &spec)
 	}
-	network := inproc.NewNetwork(networkOptions(spec.Link))
+	network := inproc.NewNetwork(networkOptions(spec.Link, spec.GPU))
 	c := &Cluster{Link: network}
 	first := 0
 	if spec.compares() {
@@ -160,8 +163,9 @@ func (c *Cluster) compare(ctx context.Context, to way, spec *ClusterSpec) error 
 
 func nodeID(i int) ports.PeerID { return ports.PeerID(fmt.Sprintf("node-%d", i)) }
 
-func networkOptions(l LinkSpec) inproc.Options {
+func networkOptions(l LinkSpec, g *GPU) inproc.Options {
 	o := inproc.Options{Clock: boottime.New()}
+	o.Copier, o.Background = g.copiers()
 	if l.modelled() {
 		o.Driver = inproc.OSThread
 		o.Link = &inproc.LinkModel{BytesPerSecond: uint64(l.Gbps * 1e9 / 8), Delay: time.Duration(l.DelayUs) * time.Microsecond}
@@ -182,14 +186,22 @@ func openNode(network *inproc.Network, id ports.PeerID, spec *ClusterSpec, size 
 		PageSize:      size.PageBytes,
 		GetArenaBytes: off(size.GetArena),
 		PutArenaBytes: off(size.PutArena),
-		Copier:        spec.Copier,
+		Copier:        spec.GPU.copier(spec.Copier),
+	}
+	closeMedium := func() error { return nil }
+	if spec.GPU.onGPU() {
+		m, err := spec.GPU.medium(size.MediumBytes, size.PageBytes)
+		if err != nil {
+			return Node{}, nil, fmt.Errorf("node %s: %w", id, err)
+		}
+		config.Medium, closeMedium = m, m.Close
 	}
 	if network != nil {
 		config.Endpoint = network.Endpoint(id)
 	}
 	n, stop, err := inject.Embedded(config)
 	if err != nil {
-		return Node{}, nil, fmt.Errorf("node %s: %w", id, err)
+		return Node{}, nil, errors.Join(fmt.Errorf("node %s: %w", id, err), closeMedium())
 	}
-	return Node{ID: id, Pool: n}, func() error { stop(); return nil }, nil
+	return Node{ID: id, Pool: n}, func() error { stop(); return closeMedium() }, nil
 }

@@ -68,6 +68,7 @@ type Layerwise struct {
 	Remotes         []Remote // in place of the other node
 	Secret          []byte
 	Link            LinkSpec
+	GPU             *GPU // nil: all memory is the host's
 	Fetch           FetchMode
 	SharedArena     bool      // of the comparison
 	Ceilings        *Ceilings // what figures are told as a share of; nil: of nothing
@@ -133,6 +134,9 @@ func (o *Layerwise) checkTogether() error {
 	}
 	if o.ScratchMiB == 0 && o.OffloadRanks != 0 && !o.OffloadLocal && !o.LocalOnly {
 		return badOption("--scratch-mib", 0, "offload ranks put to the other node through the put arena; want 1 or more, --offload-ranks 0 or --offload-to local")
+	}
+	if err := o.checkGPU(); err != nil {
+		return err
 	}
 	if err := o.checkComparison(); err != nil {
 		return err

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ type rank struct {
 	fetch   Fetch
 	mayMiss bool // a key that was not found is no failure
 	dest    *buffer
+	device  *mirror // of dest; nil: dest itself is read to
 	regions []ports.Memory
 	names   [][]string // of the current request, by pool and page
 	reads   []readCall // in the walk's order
@@ -55,7 +57,16 @@ func newRank(who string, w *Walk, fetch Fetch) (*rank, error) {
 	return r, nil
 }
 
-func (r *rank) close() error { return r.dest.close() }
+// moveTo has the rank read to a device.
+func (r *rank) moveTo(g *GPU) (err error) {
+	if r.device, err = newMirror(g, r.dest.region()); err != nil {
+		return fmt.Errorf("destination of %s: %w", r.who, err)
+	}
+	r.regions[0].Region = r.device.region()
+	return nil
+}
+
+func (r *rank) close() error { return errors.Join(r.device.close(), r.dest.close()) }
 
 // prepare names the keys of a request of the walk's first pages, and poisons their destinations, so that nothing of an earlier
 // request passes for this one's.
@@ -68,7 +79,7 @@ func (r *rank) prepare(ctx context.Context, l *Limiter, namespace string, pages 
 	for i := range r.reads {
 		r.reads[i].prepare(r, namespace, pages)
 	}
-	return l.Do(ctx, func() {
+	err := l.Do(ctx, func() {
 		for pool, p := range r.walk.Shape.Pools {
 			for i := range p.Layers {
 				lo := r.walk.Layout.Off(pool, i, 0)
@@ -77,6 +88,7 @@ func (r *rank) prepare(ctx context.Context, l *Limiter, namespace string, pages 
 			}
 		}
 	})
+	return errors.Join(err, r.device.toDevice())
 }
 
 // prepare cuts the call to the request's pages.
@@ -183,6 +195,9 @@ func (r *rank) forward(readable []chan struct{}, pass func(time.Duration), perLa
 
 // check verifies statuses and, where asked for, contents and guards, and returns how many reads of the request are bad.
 func (r *rank) check(ctx context.Context, l *Limiter, f *failures, contents bool) (bad int, err error) {
+	if err := r.device.back(); err != nil {
+		return 0, err
+	}
 	for i := range r.reads {
 		err := l.Do(ctx, func() { bad += r.checkCall(&r.reads[i], f, contents) })
 		if err != nil {

@@ -106,7 +106,7 @@ func (r *restoreRow) needs() []MemoryNeed {
 func (r *restoreRow) spec() ClusterSpec {
 	arena := uint64(r.o.ScratchMiB) * mibBytes
 	s := ClusterSpec{Transport: r.o.Transport, Remotes: r.o.Remotes, Secret: r.o.Secret, Locality: r.o.Locality, NoPrefetch: r.o.NoPrefetch, NoChecksums: r.o.NoChecksums, Link: r.o.Link,
-		Copier: r.limiter.Copier, Fetch: r.o.Fetch, SharedArena: r.o.SharedArena,
+		Copier: r.limiter.Copier, GPU: r.o.GPU, Fetch: r.o.Fetch, SharedArena: r.o.SharedArena,
 		Nodes: []NodeSpec{{MediumBytes: r.readerBytes(), PageBytes: r.o.pageBytes(), GetArena: arena, PutArena: arena}}}
 	if !r.o.LocalOnly {
 		s.Nodes = append(s.Nodes, NodeSpec{MediumBytes: r.ownerBytes(), PageBytes: r.o.pageBytes()})
@@ -133,6 +133,11 @@ func (r *restoreRow) run(ctx context.Context, open OpenCluster) (row *Row, err e
 			return nil, err
 		}
 		r.ranks = append(r.ranks, k)
+		if r.o.GPU.toGPU() {
+			if err := k.moveTo(r.o.GPU); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := r.seed(ctx); err != nil {
 		return nil, err

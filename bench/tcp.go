@@ -48,7 +48,7 @@ func checkTransport(transport string, link LinkSpec, remotes []Remote) error {
 type host struct {
 	id      ports.PeerID
 	self    ports.Peer
-	memory  [3]*dram.Medium // the medium and the arenas; nil: none
+	memory  [3]ports.Medium // the medium and the arenas; nil: none
 	data    *meteredTransport
 	asks    bool         // it only asks: nobody reaches it
 	bare    bool         // it has no node of its own: the comparison stands in for it
@@ -134,11 +134,18 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 		if c.Bytes == 0 {
 			continue
 		}
-		if h.memory[i], err = dram.Open(c); err != nil {
+		if i == 0 {
+			h.memory[i], err = spec.GPU.medium(c.Bytes, c.PageSize)
+		} else {
+			h.memory[i], err = dram.Open(c)
+		}
+		if err != nil {
+			h.memory[i] = nil // a typed nil otherwise
 			return err
 		}
 	}
 	t := tcp.Config{Clock: boottime.New(), Secret: spec.Secret}
+	t.Copier, t.Background = spec.GPU.copiers()
 	if !h.asks {
 		t.Listen = []string{"127.0.0.1:0"}
 		if h.listen, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -163,7 +170,7 @@ func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
 		ids = append(ids, m.ID)
 	}
 	parts := inject.Parts{Transports: []ports.Transport{h.data}, Resolver: h.client, Writer: h.client,
-		Directory: grpcpeer.NewStatic(ids, h.id), Copier: spec.Copier}
+		Directory: grpcpeer.NewStatic(ids, h.id), Copier: spec.GPU.copier(spec.Copier)}
 	for i, into := range []*ports.Medium{&parts.Medium, &parts.GetArena, &parts.PutArena} {
 		if h.memory[i] != nil {
 			*into = h.memory[i]

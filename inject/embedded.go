@@ -29,7 +29,11 @@ type Config struct {
 	PageSize      uint64 // default 64 KiB; engines often set it to the size of their KV page
 	GetArenaBytes uint64 // default 256 MiB; without peers, which alone need arenas, none
 	PutArenaBytes uint64 // likewise
-	HugePages     bool   // for the medium; where they are not to be had it lies on ordinary ones
+	// Medium is what objects lie in, in place of host memory of MediumBytes and PageSize; it stays the caller's. The network of Endpoint
+	// and the copier have to reach it.
+	Medium ports.Medium
+
+	HugePages bool // for the medium; where they are not to be had it lies on ordinary ones
 
 	// Copier makes what stands in front of the node's own copier, to bound it or to count. nil: nothing does.
 	Copier func(ports.Copier) ports.Copier
@@ -71,12 +75,16 @@ func placeOf(c settings, clock boottime.Clock) (*inproc.Endpoint, func()) {
 // memory is what a node touches. A part that is off is nil.
 type memory struct {
 	medium, get, put ports.Medium
+	lent             bool // the medium is the caller's
 	inUse            bool // a transport did not let go of it: it stays mapped, since late bytes would land in another mapping
 }
 
 // openMemory maps all that the configuration names, or nothing.
 func openMemory(c settings) (*memory, func(), error) {
 	m := &memory{}
+	if c.Medium != nil {
+		m.medium, m.lent, c.MediumBytes = c.Medium, true, Off
+	}
 	for _, part := range []struct {
 		into *ports.Medium
 		as   dram.Config
@@ -102,8 +110,8 @@ func (m *memory) close() error {
 		return nil
 	}
 	var parts []ports.Medium
-	for _, d := range []ports.Medium{m.medium, m.get, m.put} {
-		if d != nil {
+	for i, d := range []ports.Medium{m.medium, m.get, m.put} {
+		if d != nil && !(i == 0 && m.lent) {
 			parts = append(parts, d)
 		}
 	}

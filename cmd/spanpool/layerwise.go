@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,10 +28,12 @@ type layerwiseFlags struct {
 	remotes    remoteFlags
 	output     string
 
-	// What the reference or a later release has, so that it is refused by name.
+	gpu         gpuFlags
 	medium      string
 	destination string
-	checksum    string
+
+	// What the reference or a later release has, so that it is refused by name.
+	checksum string
 }
 
 func newLayerwise(env environment) *cobra.Command {
@@ -92,8 +95,9 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.StringVar(&f.output, "output", "table", "table, csv, json")
 	s.IntVar(&f.o.Runs, "runs", 1, "runs of a row, of which each figure is the median")
 	s.IntVar(&f.o.MediumMiB, "medium-mib", 0, "MiB of the reader's medium; 0: room for every set and four times those in flight (default 0)")
-	s.StringVar(&f.medium, "medium", "dram", "the media: dram")
-	s.StringVar(&f.destination, "destination", "host", "where ranks read to: host")
+	s.StringVar(&f.medium, "medium", "dram", "the media: dram, hbm")
+	s.StringVar(&f.destination, "destination", "host", "where ranks read to: host, gpu")
+	f.gpu.define(s)
 	s.BoolVar(&f.o.SharedKeys, "shared-keys", false, "all ranks read the same keys (default false)")
 	s.BoolVar(&f.o.SharedArena, "shared-arena", false, "with --fetch whole: one arena and one lock for gets and puts (default false)")
 	s.Float64Var(&f.o.Link.Gbps, "link-gbps", 0, "Gbit/s of the modelled link; 0: not modelled (default 0)")
@@ -104,10 +108,13 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 }
 
 // run makes options of the flags, runs, and prints.
-func (f *layerwiseFlags) run(c *cobra.Command, env environment) error {
+func (f *layerwiseFlags) run(c *cobra.Command, env environment) (err error) {
 	format, err := f.options(c, env)
 	if err != nil {
 		return err
+	}
+	if f.o.GPU != nil {
+		defer func() { err = errors.Join(err, f.o.GPU.Close()) }()
 	}
 	f.o.Errors, f.o.Progress = c.ErrOrStderr(), progress(c.ErrOrStderr(), env)
 	env.raiseProc(2*env.cores + f.spinning())
@@ -159,7 +166,32 @@ func (f *layerwiseFlags) options(c *cobra.Command, env environment) (format benc
 	if f.o.Shape, err = f.shape(c); err != nil {
 		return "", err
 	}
-	return format, f.o.Check()
+	if err := f.o.Check(); err != nil {
+		return format, err
+	}
+	return format, f.openGPU()
+}
+
+// openGPU opens a runtime where something lies on a device, and looks again at what that asks for.
+func (f *layerwiseFlags) openGPU() error {
+	g := &bench.GPU{Ordinal: f.gpu.ordinal, Medium: f.medium == "hbm", Destination: f.destination == "gpu"}
+	flag, value := "--medium", f.medium
+	if !g.Medium {
+		flag, value = "--destination", f.destination
+	}
+	if !g.Medium && !g.Destination {
+		return nil
+	}
+	var err error
+	if g.Runtime, err = f.gpu.open(); err != nil {
+		return &bench.OptionError{Flag: flag, Value: value, Want: err.Error()}
+	}
+	f.o.GPU = g
+	if err = f.o.Check(); err != nil {
+		f.o.GPU = nil
+		return errors.Join(err, g.Close())
+	}
+	return nil
 }
 
 // offloadsLocal refuses a peer to put to where there is none.
@@ -176,8 +208,8 @@ func (f *layerwiseFlags) checkNames() error {
 		flag, value      string
 		available, later []string
 	}{
-		{"--medium", f.medium, []string{"dram"}, []string{"hbm"}},
-		{"--destination", f.destination, []string{"host"}, []string{"gpu"}},
+		{"--medium", f.medium, []string{"dram", "hbm"}, nil},
+		{"--destination", f.destination, []string{"host", "gpu"}, nil},
 		{"--offload-to", f.offloadTo, []string{"local", "remote"}, nil},
 		{"--checksum", f.checksum, checksumModes, nil},
 	} {

@@ -59,6 +59,9 @@ func transportsOf(s *config.Settings) []transportPart {
 func openTransports(o opening) (all transports, err error) {
 	for _, p := range transportsOf(o.Settings) {
 		t, err := p.open(o)
+		if err == nil && o.Memory.device.copier != nil && !t.Caps().Device {
+			err = errors.Join(partError("transport", errNoWay), t.Close())
+		}
 		switch {
 		case err != nil && p.mayMissing:
 			level := slog.LevelWarn
@@ -96,6 +99,9 @@ func openTCP(o opening) (ports.Transport, error) {
 func sharesMemory(s *config.Settings) bool {
 	return s.Medium == "dram" && (s.Transport == "shm" || s.Transport == "auto" && !s.HugePages)
 }
+
+// errNoWay is why a transport is left out of a node in device memory.
+var errNoWay = errors.Join(errors.New("it does not reach the GPU's memory, in which the pool lies"), errors.ErrUnsupported)
 
 // errNotShared is why shm is left out.
 var errNotShared = errors.Join(errors.New("the pool's memory cannot be mapped by peers: it is a GPU's, or was asked for on huge pages"), errors.ErrUnsupported)

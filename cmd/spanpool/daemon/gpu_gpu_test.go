@@ -1,0 +1,76 @@
+//go:build gpu && linux && cgo
+
+package daemon
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/fx"
+
+	"github.com/spanpool/spanpool/adapters/hip/fakehip"
+	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
+)
+
+// fakeGPU builds a runtime whose device memory faults when a CPU touches it.
+func fakeGPU(t *testing.T, o fakehip.Options) *fakehip.Library {
+	t.Helper()
+	if _, err := exec.LookPath("cc"); err != nil {
+		if strings.Contains(os.Getenv("SPANPOOL_REQUIRE"), "hip") {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	lib, err := fakehip.Build(t.TempDir(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lib.Close()) })
+	return lib
+}
+
+// TestNodesInDeviceMemoryServeEachOther by tcp, and give back all that they took.
+func TestNodesInDeviceMemoryServeEachOther(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{})
+	hbm := []string{"--medium", "hbm", "--gpu-library", lib.Path, "--gpu-runtime", "hip", "--gpu-devices", "0,1", "--gpu-reserve-bytes", "1MiB", "--lease", "200ms",
+		"--arena-get-bytes", "1MiB", "--arena-put-bytes", "1MiB", "--insecure"}
+	s := settingsOf(t, hbm...)
+	require.NoError(t, fx.ValidateApp(fx.Supply(newResources(), &Addresses{}), modules(s, Options{Log: io.Discard}), fx.Populate(new(*app.Node)), fx.NopLogger))
+	a, err := New(s, Options{Log: io.Discard})
+	require.NoError(t, err)
+	require.NoError(t, a.Start(t.Context()))
+	b, err := New(settingsOf(t, append(hbm, "--node-id", "b", "--peers", "a="+a.At.Control)...), Options{Log: io.Discard})
+	require.NoError(t, err)
+	require.NoError(t, b.Start(t.Context()))
+	require.NotZero(t, lib.Allocations.Load())
+
+	const n = 100_000
+	object := make([]byte, n)
+	content.Fill(object, 1, 0)
+	require.Equal(t, ports.Stored, a.Node.Put(t.Context(), "ns", "k", ports.HostRegionOf(object)).Status)
+	for _, source := range []ports.Source{ports.FromSlot, ports.FromLocal} {
+		got := make([]byte, n)
+		r := b.Node.Get(t.Context(), "ns", "k", ports.HostRegionOf(got))
+		require.Equal(t, ports.Hit, r.Status, "%v", r.Err)
+		require.Equal(t, source, r.Source)
+		require.Equal(t, -1, content.Check(got, 1, 0))
+	}
+	require.NoError(t, b.Stop())
+	require.NoError(t, a.Stop())
+	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Events.Load()+lib.Registered.Load())
+}
+
+func TestAMediumThatADeviceCannotHoldIsRefusedByItsPart(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{Memory: 2 << 20})
+	for _, args := range [][]string{{"--dram-bytes", "4MiB"}, {"--dram-bytes", "1MiB", "--gpu-reserve-bytes", "2MiB"}, {"--gpu-devices", "5"}, {"--dram-page-bytes", "100", "--dram-bytes", "1000"}} {
+		_, err := New(settingsOf(t, append([]string{"--medium", "hbm", "--gpu-library", lib.Path, "--gpu-reserve-bytes", "0"}, args...)...), Options{Log: io.Discard})
+		var part *PartError
+		require.ErrorAs(t, err, &part, "%v", args)
+		require.Equal(t, "medium", part.Part)
+	}
+	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Registered.Load())
+}

@@ -1,0 +1,73 @@
+//go:build gpu && linux && cgo
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/adapters/hip/fakehip"
+	"github.com/spanpool/spanpool/bench"
+)
+
+// fakeGPU builds a runtime whose device memory faults when a CPU touches it.
+func fakeGPU(t *testing.T, o fakehip.Options) *fakehip.Library {
+	t.Helper()
+	if _, err := exec.LookPath("cc"); err != nil {
+		if strings.Contains(os.Getenv("SPANPOOL_REQUIRE"), "hip") {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	lib, err := fakehip.Build(t.TempDir(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Registered.Load(), "something of the device was not given back")
+		require.NoError(t, lib.Close())
+	})
+	return lib
+}
+
+// invokeNodes runs a command line over real nodes.
+func invokeNodes(t *testing.T, args ...string) outcome {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	env := environment{open: bench.OpenNodes, maxMemory: 1 << 30, cores: 2, raiseProc: func(int) {}}
+	code := run(t.Context(), args, &stdout, &stderr, env)
+	return outcome{code: code, stdout: stdout.String(), stderr: stderr.String()}
+}
+
+// TestLayerwiseRestoresFromAndToDeviceMemory verifies every byte, as ever, over media and destinations that no CPU may touch.
+func TestLayerwiseRestoresFromAndToDeviceMemory(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{})
+	for _, args := range [][]string{
+		{"--medium", "hbm", "--destination", "gpu"},
+		{"--medium", "hbm", "--destination", "gpu", "--transport", "tcp", "--page-bytes", "4096", "--gpu-device", "1"},
+		{"--medium", "hbm", "--locality", "off"},
+		{"--destination", "gpu", "--local-only"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			o := invokeNodes(t, append([]string{"bench", "layerwise", "--pools", "kv:8:8192", "--ranks", "2", "--pages", "6", "--requests", "2", "--layer-group", "3",
+				"--compute-us-per-layer", "0", "--gpu-library", lib.Path, "--output", "json"}, args...)...)
+			require.Equal(t, exitOK, o.code, "%s", o.stderr)
+			require.Contains(t, o.stdout, `"failed_reads": 0`)
+		})
+	}
+}
+
+func TestBenchGPUMeasuresWhatItVerified(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{})
+	o := invoke(t, "bench", "gpu", "--gpu-library", lib.Path, "--fragments", "1728,65536", "--bytes", "256KiB", "--time", "1ms", "--output", "csv")
+	require.Equal(t, exitOK, o.code, "%s", o.stderr)
+	lines := strings.Split(strings.TrimSpace(o.stdout), "\n")
+	require.Len(t, lines, 1+2*3*3)
+	require.Contains(t, o.stdout, "d2d,loose,1728,151,")
+	o = invoke(t, "bench", "gpu", "--gpu-library", lib.Path, "--gpu-device", "2")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "--gpu-device 2: want 0 to 1")
+}
