@@ -101,7 +101,7 @@ func TestFetchIntoFillingKeysWhoseViewIsKeptDoesNotAllocate(t *testing.T) {
 	const runs = 200
 	a, b := w.pair(quiet(64*kib, 64), quiet(64*kib, 64))
 	names := keys("k", 8)
-	a.put(objectSize, names...)
+	a.putCut(objectSize, objectSize/500, names...) // so that all of it is verified
 	var reads []*read
 	for i := range uint64(runs) {
 		reads = append(reads, b.prepare(0, partsOf(names, i*500, 500)...))
@@ -120,6 +120,7 @@ func TestFetchIntoFillingKeysWhoseViewIsKeptDoesNotAllocate(t *testing.T) {
 	before := b.Stats().Wire[ports.PurposeGet]
 	require.Zero(t, testing.AllocsPerRun(100, run))
 	require.EqualValues(t, 101*8*500, b.Stats().Wire[ports.PurposeGet]-before, "every run fetched")
+	require.Zero(t, b.Stats().UnverifiedBytes)
 	for _, r := range reads[:next] {
 		r.check()
 	}
@@ -133,7 +134,7 @@ func TestDirectReadsDoNotAllocate(t *testing.T) {
 	here.registered, here.Locality, here.get = true, domain.LocalityOff, arenaOff
 	a, b := w.pair(quiet(64*kib, 64), here)
 	names := keys("k", 8)
-	a.put(objectSize, names...)
+	a.putCut(objectSize, objectSize/500, names...)
 	id, err := b.OpenRead(t.Context(), namespace) // whose keys keep their views
 	require.NoError(t, err)
 	r := b.prepare(id, partsOf(names, 70_000, 500)...)
@@ -146,5 +147,27 @@ func TestDirectReadsDoNotAllocate(t *testing.T) {
 		run()
 	}
 	require.Zero(t, testing.AllocsPerRun(100, run))
+	require.Zero(t, b.Stats().UnverifiedBytes)
 	r.check()
+}
+
+// TestVerifiedReadsThroughTheArenaDoNotAllocate more than those that are not: what they cost else, the arena's rounds cost.
+func TestVerifiedReadsThroughTheArenaDoNotAllocate(t *testing.T) {
+	cost := map[bool]float64{}
+	for _, off := range []bool{false, true} {
+		w := newWorld(t, false)
+		w.lasting = true
+		here := quiet(64*kib, 64)
+		here.Locality, here.NoChecksums = domain.LocalityOff, off
+		a, b := w.pair(quiet(64*kib, 64), here)
+		names := keys("k", 8)
+		a.putCut(objectSize, objectSize/500, names...)
+		id, err := b.OpenRead(t.Context(), namespace)
+		require.NoError(t, err)
+		r := b.prepare(id, partsOf(names, 70_000, 5_000)...)
+		cost[off] = allocated(t, r)
+		require.Equal(t, !off, r.out[7].Verified)
+		r.check()
+	}
+	require.Equal(t, cost[true], cost[false])
 }

@@ -32,6 +32,25 @@ func (n *Node) FlipForTesting(namespace, name string, off uint64) bool {
 	return true
 }
 
+// UnverifiedForTesting is the bytes that the key's filling slot holds and that nobody has verified.
+func (n *Node) UnverifiedForTesting(namespace, name string) []domain.Run {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	space, err := n.mu.spaces.intern(namespace)
+	if err != nil {
+		return nil
+	}
+	_, id, _ := n.mu.table.Lookup(space, name)
+	if n.mu.fills[id] == nil {
+		return nil
+	}
+	var left []domain.Run
+	for _, r := range n.mu.table.Held(id).Runs() {
+		left = n.mu.fills[id].verified.AppendMissing(left, r)
+	}
+	return left
+}
+
 // GenerationForTesting names the committed copy of a key; zero when there is none.
 func (n *Node) GenerationForTesting(namespace, name string) domain.Generation {
 	n.mu.Lock()

@@ -272,7 +272,7 @@ func (m *model) checkGet(c *modelCall, r *read) {
 		switch s {
 		case ports.Hit:
 			m.checkHit(c, key, number)
-		case ports.NotFound, ports.PeerUnavailable, ports.TransferFailed, ports.Late, ports.NoSpace, ports.TooLarge, ports.Busy, ports.Cancelled, ports.CopyFailed:
+		case ports.NotFound, ports.PeerUnavailable, ports.TransferFailed, ports.Late, ports.NoSpace, ports.TooLarge, ports.Busy, ports.Cancelled, ports.CopyFailed, ports.Corrupt:
 		default:
 			require.Fail(t, "a status that no get has here", "%s of %s: %v (%v)", c.what, key, s, r.out[i].Err)
 		}
@@ -423,6 +423,7 @@ func (m *model) tally(reached map[string]uint64) {
 			reached[ports.Source(i).String()] += c
 		}
 		reached["joined"] += s.FlightsJoined
+		reached["corrupt ranges"] += s.CorruptRanges
 		reached["renewed"] += s.LeasesRenewed
 		reached["stale"] += s.LeasesStale
 		reached["pulled"] += s.PullDone

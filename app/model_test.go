@@ -38,6 +38,7 @@ const (
 	opCut
 	opArm
 	opExistsAtRest
+	opSpoilAtRest
 	opReuse
 	opJoin
 	opWait
@@ -45,7 +46,7 @@ const (
 )
 
 var opNames = [...]string{"put", "get", "get whole", "walk", "open", "close", "remove", "remove at rest", "clear", "stop or start", "cut or heal", "arm",
-	"exists at rest", "reuse", "join", "wait", "quiesce"}
+	"exists at rest", "spoil at rest", "reuse", "join", "wait", "quiesce"}
 
 // command is one step of a script. What a number names is taken modulo what there is.
 type command struct {
@@ -88,6 +89,9 @@ func commandOf(kinds []op) *rapid.Generator[command] {
 				c.picks = append(c.picks, drawPick(t))
 			}
 		case opRemove, opRemoveAtRest, opExistsAtRest:
+			c.keys = []int{rapid.IntRange(0, modelKeys-1).Draw(t, "key")}
+		case opSpoilAtRest:
+			c.to = rapid.IntRange(0, 2).Draw(t, "reader")
 			c.keys = []int{rapid.IntRange(0, modelKeys-1).Draw(t, "key")}
 		case opReuse:
 			c.to = rapid.IntRange(0, 2).Draw(t, "owner")
@@ -139,6 +143,7 @@ var modelFaults = []struct {
 	{"Link", "Op", faults.Verdict{Short: true}},
 	{"Link", "Op", faults.Verdict{Err: ports.ErrBounds}},
 	{"Link", "Op", faults.Verdict{Drop: true}},
+	{"Link", "Op", faults.Verdict{Flip: true}},
 	{"Link", "Submit", faults.Verdict{Err: ports.ErrReset}},
 	{"PeerWriter", "Reserve", faults.Verdict{Drop: true, Effect: true}},
 	{"PeerWriter", "Reserve", faults.Verdict{Err: ports.ErrPeer}},
@@ -204,6 +209,9 @@ func (m *model) run(c command) {
 	case opExistsAtRest:
 		m.calm()
 		m.checkExists(n, modelKey(c.keys[0]))
+	case opSpoilAtRest:
+		m.calm()
+		m.spoil(n, m.nodes[c.to%len(m.nodes)], modelKey(c.keys[0]))
 	case opReuse:
 		m.reuse(n, m.nodes[c.to%len(m.nodes)], c)
 	case opJoin:
@@ -215,6 +223,24 @@ func (m *model) run(c command) {
 		m.w.pass(c.after)
 	}
 	m.checkNodes()
+}
+
+// spoil turns a bit of a copy over and has another node read the object. Whatever that says, it is right; and the owner, which was told,
+// has dropped the copy. One that nobody had to read from is set right again.
+func (m *model) spoil(owner, reader *node, key string) {
+	bad := owner.GenerationForTesting(namespace, key)
+	if owner == reader || bad.IsZero() {
+		return
+	}
+	owner.flip(key, m.size(key)/2)
+	before := reader.Stats().CorruptRanges
+	m.get(reader, "get of what was spoiled", nil, 0, false, []want{m.pick(key, nil)})
+	m.quiesce()
+	m.w.pass(m.cfg.ControlTimeout) // the complaint
+	if owner.GenerationForTesting(namespace, key) == bad {
+		require.Equal(m.w.t, before, reader.Stats().CorruptRanges, "step %d: %s keeps its bad copy of %s, of which %s knows", m.step, owner.id, key, reader.id)
+		owner.flip(key, m.size(key)/2)
+	}
 }
 
 // reuse lets a read's bytes come late, and the owner reuse their pages meanwhile.
@@ -350,7 +376,7 @@ func drawModel(t *rapid.T) *model {
 }
 
 var modelOps = []op{opPut, opPut, opPut, opPut, opPut, opGet, opGet, opGet, opGet, opGetWhole, opGetWhole, opWalk, opWalk, opWalk, opOpen, opOpen, opClose, opRemove,
-	opRemoveAtRest, opClear, opStop, opCut, opArm, opArm, opArm, opExistsAtRest, opReuse, opReuse, opJoin, opJoin, opWait, opWait, opQuiesce}
+	opRemoveAtRest, opClear, opStop, opCut, opArm, opArm, opArm, opExistsAtRest, opSpoilAtRest, opReuse, opReuse, opJoin, opJoin, opWait, opWait, opQuiesce}
 
 // TestNodesAgreeWithAPlainMap runs scripts of readers, writers, sessions, removals, deaths, cuts and faults over media and arenas that
 // are too small, links that are too slow, and leases that are too short. Whatever a call says has to be allowed, and whatever it
@@ -371,7 +397,7 @@ func TestNodesAgreeWithAPlainMap(t *testing.T) {
 		})
 	})
 	t.Log(reached)
-	for _, what := range []string{"local", "slot", "arena", "late", "not_found", "joined", "renewed", "stale", "pulled", "version switch", "no slot"} {
+	for _, what := range []string{"local", "slot", "arena", "late", "not_found", "joined", "renewed", "stale", "pulled", "version switch", "no slot", "corrupt ranges"} {
 		require.NotZero(t, reached[what], "no script got so far as %q: %v", what, reached)
 	}
 }

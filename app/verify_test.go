@@ -20,7 +20,13 @@ const layers = 4
 // putLayers stores keys on the node, cut into put-ranges of the same length.
 func (n *node) putLayers(size uint64, keys ...string) {
 	n.w.t.Helper()
-	for i, r := range n.putTo(context.Background(), n.id, 0, size, layers, keys...) {
+	n.putCut(size, layers, keys...)
+}
+
+// putCut stores keys on the node, cut into as many put-ranges.
+func (n *node) putCut(size, cuts uint64, keys ...string) {
+	n.w.t.Helper()
+	for i, r := range n.putTo(context.Background(), n.id, 0, size, cuts, keys...) {
 		require.Equal(n.w.t, ports.Stored, r.Status, "%q: %v", keys[i], r.Err)
 	}
 }
