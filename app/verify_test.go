@@ -300,6 +300,65 @@ func TestThePullCommitsNothingThatDoesNotMatch(t *testing.T) {
 	}
 }
 
+// TestAPieceOfThePullThatDoesNotMatchIsThrownAway: before anyone can read it.
+func TestAPieceOfThePullThatDoesNotMatchIsThrownAway(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{})
+		a.putLayers(objectSize, "k")
+		b.fail(next(1, "Link", "Op", purpose(ports.PurposePull), flipped))
+		b.mustGet(ports.FromSlot, layer("k", 3))
+		w.heard()
+		require.Zero(t, b.committed())
+		require.EqualValues(t, objectSize/layers*3, b.Stats().DuplicateBytes)
+		require.EqualValues(t, 1, b.Stats().InstallFailures[ports.InstallCorrupt])
+	})
+}
+
+// TestAfterCorruptBytesTheirOwnerIsAskedAnew: it may have dropped what a session still has a view of.
+func TestAfterCorruptBytesTheirOwnerIsAskedAnew(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, b := w.pair(place{}, reader)
+		a.putLayers(objectSize, "k")
+		session, err := b.OpenRead(t.Context(), namespace)
+		require.NoError(t, err)
+		requireStatus(t, ports.Hit, b.getIn(t.Context(), session, layer("k", 0)))
+		b.fail(next(1, "Link", "Op", nil, flipped))
+		requireStatus(t, ports.Corrupt, b.getIn(t.Context(), session, layer("k", 1)))
+		asked := b.faults.Count("PeerResolver", "Resolve")
+		requireStatus(t, ports.Hit, b.getIn(t.Context(), session, layer("k", 1)))
+		require.Equal(t, asked+1, b.faults.Count("PeerResolver", "Resolve"))
+	})
+}
+
+// TestCorruptBytesAreNotReadFromAHolderOfAnotherVersion: the failure table's word.
+func TestCorruptBytesAreNotReadFromAHolderOfAnotherVersion(t *testing.T) {
+	overReaders(t, func(t *testing.T, w *world, reader place, from ports.Source) {
+		a, c, b := w.node("a", place{}), w.node("c", place{}), w.node("b", reader)
+		a.putLayers(objectSize, "k")
+		c.putLayers(objectSize, "k")
+		b.fail(when("PeerResolver", "Probe", peerIs("c"), faults.Verdict{After: faults.For(time.Millisecond)}), next(1, "Link", "Op", nil, faults.Verdict{Flip: true, After: faults.For(10 * time.Millisecond)}))
+		requireStatus(t, ports.Corrupt, b.get(layer("k", 1)))
+	})
+}
+
+// TestAPutThatIsWrittenAgainIsSummedAgain: its link was reset when all of it was summed.
+func TestAPutThatIsWrittenAgainIsSummedAgain(t *testing.T) {
+	for _, writer := range []place{{}, noHop} {
+		bubble(t, func(t *testing.T, w *world) {
+			_, b := w.pair(place{}, writer)
+			b.fail(next(1, "Link", "Op", purpose(ports.PurposePut), faults.Verdict{Err: ports.ErrReset}))
+			for _, r := range b.putTo(t.Context(), "a", 0, objectSize, layers, "k", "l") {
+				require.Equal(t, ports.Stored, r.Status, "%v", r.Err)
+			}
+			require.EqualValues(t, 1, b.Stats().Downgrades[ports.DowngradeReset])
+			for _, r := range b.get(layer("k", 1), layer("l", 2)) {
+				require.Equal(t, ports.Hit, r.Status, "%v", r.Err)
+				require.True(t, r.Verified)
+			}
+		})
+	}
+}
+
 // TestWhoWaitsForCorruptBytesOfAnotherReadFetchesThemItself.
 func TestWhoWaitsForCorruptBytesOfAnotherReadFetchesThemItself(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
