@@ -210,18 +210,46 @@ func TestAFlippedByteOnTheWireIsNoHit(t *testing.T) {
 	})
 }
 
-// TestCorruptBytesInTheArenaAreNotInstalled: neither when they are the whole object.
-func TestCorruptBytesInTheArenaAreNotInstalled(t *testing.T) {
+// TestWhatIsInstalledFromTheArenaIsTheUnitThatWasVerified: at once, and not when it does not match.
+func TestWhatIsInstalledFromTheArenaIsTheUnitThatWasVerified(t *testing.T) {
+	for _, bad := range []bool{false, true} {
+		bubble(t, func(t *testing.T, w *world) {
+			a, b, makeRoom := crowded(t, w, app.Config{NoRangedLocalityPrefetch: true})
+			a.put(objectSize, "k")
+			var g faults.Gate
+			b.fail(next(1, "Link", "Op", nil, faults.Verdict{Flip: bad, After: g.Hold}))
+			r := b.begin(t.Context(), 0, part("k", 0, objectSize))
+			synctest.Wait()
+			makeRoom()
+			b.fail()
+			g.Open()
+			out := r.wait()
+			if bad {
+				requireStatus(t, ports.Corrupt, out)
+				require.Zero(t, b.Stats().InstalledObjects[domain.LocalFromArena])
+				require.EqualValues(t, 1, b.Stats().CorruptRanges)
+				return
+			}
+			requireStatus(t, ports.Hit, out)
+			require.True(t, out[0].Verified)
+			require.EqualValues(t, 1, b.Stats().InstalledObjects[domain.LocalFromArena])
+			require.True(t, b.mustGet(ports.FromLocal, part("k", 3, 5))[0].Verified)
+		})
+	}
+}
+
+// TestThePullAsksForSumsOfItsOwn: the view that it was asked with is over before it begins.
+func TestThePullAsksForSumsOfItsOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		cfg := noPull
-		cfg.FillingShare = 1e-9 // no slot for reads, until it is from the arena
-		a, b := w.pair(place{}, place{Config: cfg})
-		a.put(objectSize, "k")
-		b.fail(next(1, "Link", "Op", nil, flipped))
-		requireStatus(t, ports.Corrupt, b.get(whole("k", objectSize)))
-		w.heard()
-		require.Zero(t, b.committed())
-		require.EqualValues(t, 1, b.Stats().CorruptRanges)
+		a, b := w.pair(place{}, place{Config: app.Config{Locality: domain.LocalityPullOnly}})
+		a.putLayers(objectSize, "k", "l")
+		b.fail(when("Link", "Op", func(c faults.Call) bool { return c.N == 2 }, faults.Verdict{Before: faults.For(1_500 * time.Millisecond)}))
+		b.mustGet(ports.FromArena, layer("k", 0), layer("l", 0)) // the pull of k waits for the end of the call
+		w.settle()
+		require.EqualValues(t, 2, b.committed())
+		for _, r := range b.mustGet(ports.FromLocal, layer("k", 1), layer("l", 1)) {
+			require.True(t, r.Verified)
+		}
 	})
 }
 
