@@ -361,3 +361,10 @@ func TestACancelledCallHasLetGo(t *testing.T) {
 	}
 	require.Positive(t, cancelled)
 }
+
+func TestTheEngineBenchmarkRunsANodeOfItsOwn(t *testing.T) {
+	stdout, stderr, code := spanpool(t, "bench", "engine", "--runs", "1", "--output", "csv")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "layer group,256,18.00,")
+	require.Empty(t, stderr)
+}
