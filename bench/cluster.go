@@ -25,13 +25,13 @@ type NodeSpec struct {
 // ClusterSpec is the nodes that a workload runs on.
 type ClusterSpec struct {
 	Nodes      []NodeSpec
-	Transport  string // TransportInproc or TransportTCP
+	Transport  string // TransportInproc, TransportTCP or TransportSHM
 	Locality   domain.LocalityMode
 	NoPrefetch bool
 	// NoChecksums has no node of this process make sums or verify by them.
 	NoChecksums bool
 	Link        LinkSpec
-	// Remotes are nodes of other processes that stand in for all nodes but the first; over tcp only.
+	// Remotes are nodes of other processes that stand in for all nodes but the first; not over inproc.
 	Remotes []Remote
 	Secret  []byte // that they share; nil: none
 	// Copier makes what stands in front of every node's copier: a Limiter's. nil: nothing does.
@@ -116,7 +116,7 @@ type OpenCluster func(ctx context.Context, spec ClusterSpec) (*Cluster, error)
 
 // OpenNodes is the OpenCluster of real nodes.
 func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
-	if spec.Transport == TransportTCP {
+	if spec.Transport == TransportTCP || spec.Transport == TransportSHM {
 		return openTCP(ctx, &spec)
 	}
 	network := inproc.NewNetwork(networkOptions(spec.Link, spec.GPU))

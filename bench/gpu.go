@@ -58,6 +58,8 @@ func (o *Layerwise) checkGPU() error {
 	switch {
 	case o.GPU == nil:
 		return nil
+	case o.Transport == TransportSHM:
+		return badOption("--transport", o.Transport, "not available with --medium hbm or --destination gpu: it reads host memory into host memory")
 	case o.Fetch == FetchWhole:
 		return badOption("--fetch", "whole", "not available with --medium hbm or --destination gpu: the comparison knows host memory only")
 	case o.GPU.Medium && o.pageBytes()%hip.PageAlign != 0:

@@ -157,6 +157,8 @@ func (o *Layerwise) checkComparison() error {
 		return badOption("--shared-arena", true, "a node's arenas are apart; want --fetch whole, which can share one")
 	case o.Fetch == FetchRanged:
 		return nil
+	case o.Transport == TransportSHM:
+		return badOption("--fetch", "whole", "not available over shm: it reads and writes by one transport")
 	case len(o.Remotes) > 0:
 		return badOption("--fetch", "whole", "not available with --peer: it compares nodes of one process")
 	case o.LocalOnly:

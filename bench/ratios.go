@@ -116,6 +116,7 @@ func (o *Ratios) all(open OpenCluster) []pairing {
 	list := o.restoreBars(open)
 	list = append(list, o.mixedBars(open)...)
 	list = append(append(list, o.tcpBars(open)...), sums)
+	list = append(list, o.shmBars(open)...)
 	list = append(append(list, o.planningBars()...), o.copyBars()...)
 	return append(list, o.footprintBars()...)
 }

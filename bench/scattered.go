@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,20 @@ type scatter struct {
 	layers int    // that are read of an object
 	keys   int    // of a call
 	sets   int    // calls' worth of objects
+	by     string // transport; empty: TransportTCP
 }
 
 // smallest is the smallest layers that are published, of 32 objects a call; 16 calls' worth of objects are 103 MiB.
 var smallest = scatter{layer: 1728, layers: 61, keys: 32, sets: 16}
+
+// group is ranges as large as a layer group of the default preset; 8 calls' worth of objects are 288 MiB.
+var group = scatter{layer: 8 * 73_728, layers: 4, keys: 8, sets: 8}
+
+// over is the same over another transport.
+func (c scatter) over(transport string) scatter {
+	c.by = transport
+	return c
+}
 
 // object is the size of an object: after each layer comes one that is not read.
 func (c scatter) object() uint64 { return 2 * uint64(c.layers) * c.layer }
@@ -33,7 +44,7 @@ func (c scatter) asked() uint64 { return uint64(c.layers) * c.layer }
 type scattered struct {
 	scatter
 	cluster *Cluster
-	src     *buffer // the objects, one behind the other
+	src     *source // the objects, one behind the other
 	into    *buffer
 	memory  ports.Memory
 	session ports.SessionID // as a rank has one for a restore: a key is resolved once
@@ -47,9 +58,10 @@ const (
 	scatteredTime  = 200 * time.Millisecond
 )
 
-// openScattered opens two nodes over sockets and puts the objects on the one. At the other nothing becomes local: a second read of
+// openScattered opens two nodes and puts the objects on the one. At the other nothing becomes local: a second read of
 // the same ranges crosses again, as it does for what it stands against.
 func openScattered(ctx context.Context, open OpenCluster, c scatter, maxMemory uint64) (_ *scattered, err error) {
+	c.by = cmp.Or(c.by, TransportTCP)
 	s := &scattered{scatter: c, m: &moves{fragment: c.layer}, out: make([]ports.Result, c.keys)}
 	objects := uint64(c.sets * c.keys)
 	room := guardBytes + (c.layer+guardBytes)*uint64(c.layers)*objects
@@ -63,14 +75,14 @@ func openScattered(ctx context.Context, open OpenCluster, c scatter, maxMemory u
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if s.src, err = openBuffer(objects * c.object()); err != nil {
+	if s.src, err = openSource(objects*c.object(), c.by); err != nil {
 		return nil, err
 	}
 	if s.into, err = openBuffer(room); err != nil {
 		return nil, err
 	}
 	s.m.src, s.m.dst = s.src.b, s.into.b
-	s.cluster, err = open(ctx, ClusterSpec{Transport: TransportTCP, Locality: domain.LocalityOff, Nodes: []NodeSpec{
+	s.cluster, err = open(ctx, ClusterSpec{Transport: c.by, Locality: domain.LocalityOff, Nodes: []NodeSpec{
 		{MediumBytes: c.object(), PageBytes: c.object(), GetArena: scatteredArena, PutArena: scatteredArena},
 		{MediumBytes: objects * c.object(), PageBytes: c.object()}}})
 	if err != nil {
@@ -128,10 +140,11 @@ func (s *scattered) close() error {
 	if s.cluster != nil {
 		errs = append(errs, s.cluster.Close())
 	}
-	for _, b := range []*buffer{s.src, s.into} {
-		if b != nil {
-			errs = append(errs, b.close())
-		}
+	if s.src != nil {
+		errs = append(errs, s.src.close())
+	}
+	if s.into != nil {
+		errs = append(errs, s.into.close())
 	}
 	return errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/spanpool/spanpool/adapters/shm"
 	"github.com/spanpool/spanpool/adapters/tcp"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -66,13 +67,29 @@ func (t *meteredTransport) Payload() uint64 {
 	return n
 }
 
-// checkKernel fails a run whose bytes are not those that the kernel saw. No read may be under way.
+// checkKernel fails a run whose bytes are not those that the kernel saw; by shm, one of whose reads it saw any. No read may be under
+// way.
 func (r *restoreRow) checkKernel() error {
+	if r.o.Transport == TransportSHM {
+		return readsOver(r.reader().Stats().Peers, shm.Kind)
+	}
 	if r.cluster.Sockets == nil {
 		return nil
 	}
 	wire := r.reader().Stats().Wire
 	return compareKernel(wire[ports.PurposeGet]+wire[ports.PurposePull], r.cluster.Sockets())
+}
+
+// readsOver fails when a byte was read by another transport than this.
+func readsOver(peers []ports.PeerStats, kind ports.TransportKind) error {
+	for _, p := range peers {
+		for _, t := range p.Transports {
+			if n := t.Wire[ports.PurposeGet] + t.Wire[ports.PurposePull]; n > 0 && t.Kind != kind {
+				return fmt.Errorf("%w: %d bytes from %s were read by %s, want all by %s", ErrFailed, n, p.Peer.ID, t.Kind, kind)
+			}
+		}
+	}
+	return nil
 }
 
 func compareKernel(counted, kernel uint64) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/spanpool/spanpool/adapters/boottime"
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/grpcpeer"
+	"github.com/spanpool/spanpool/adapters/shm"
 	"github.com/spanpool/spanpool/adapters/tcp"
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/domain"
@@ -22,6 +23,7 @@ import (
 const (
 	TransportInproc = "inproc"
 	TransportTCP    = "tcp"
+	TransportSHM    = "shm" // for reads; writes go over tcp
 )
 
 // Remote is a process that serves a node, which a workload uses in place of one of its own.
@@ -32,27 +34,28 @@ type Remote struct {
 
 // checkTransport refuses what a transport cannot do.
 func checkTransport(transport string, link LinkSpec, remotes []Remote) error {
-	if err := CheckAvailable("--transport", transport, []string{TransportInproc, TransportTCP}, "rdma", "shm", "auto"); err != nil {
+	if err := CheckAvailable("--transport", transport, []string{TransportInproc, TransportTCP, TransportSHM}, "rdma", "auto"); err != nil {
 		return err
 	}
 	if transport != TransportInproc && link.modelled() {
 		return badOption("--transport", transport, "--link-gbps and --link-delay-us model the link of inproc")
 	}
 	if transport == TransportInproc && len(remotes) > 0 {
-		return badOption("--peer", remotes[0].ID, "nodes of other processes are reached by --transport tcp")
+		return badOption("--peer", remotes[0].ID, "nodes of other processes are reached by --transport tcp or shm")
 	}
 	return nil
 }
 
-// host is a node of this process that others reach by tcp, in the order in which its parts are opened.
+// host is a node of this process that others reach by tcp, and by shm besides, in the order in which its parts are opened.
 type host struct {
 	id      ports.PeerID
 	self    ports.Peer
 	memory  [3]ports.Medium // the medium and the arenas; nil: none
 	data    *meteredTransport
-	asks    bool         // it only asks: nobody reaches it
-	bare    bool         // it has no node of its own: the comparison stands in for it
-	listen  net.Listener // nil: it only asks
+	near    *shm.Transport // nil: everything goes over data
+	asks    bool           // it only asks: nobody reaches it
+	bare    bool           // it has no node of its own: the comparison stands in for it
+	listen  net.Listener   // nil: it only asks
 	client  *grpcpeer.Client
 	server  *grpcpeer.Server
 	serving chan error
@@ -100,7 +103,13 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
 		}
 	}
-	c.Sockets = hosts[0].data.Payload
+	if spec.Transport == TransportSHM {
+		if err := readsByShm(c.Nodes); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	} else {
+		c.Sockets = hosts[0].data.Payload
+	}
 	if hosts[0].bare {
 		if err := c.compare(ctx, hosts[0].way(), spec); err != nil {
 			return nil, errors.Join(err, c.Close())
@@ -110,6 +119,29 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 		c.stand(spec)
 	}
 	return c, nil
+}
+
+// readsByShm fails when a node reads from another by something else.
+func readsByShm(nodes []Node) error {
+	for _, n := range nodes {
+		for _, p := range n.Pool.Stats().Peers {
+			if p.Transport != shm.Kind {
+				return fmt.Errorf("%w: %s reads from %s by %q and not by shm: %v", ErrFailed, n.ID, p.Peer.ID, p.Transport, p.Refused)
+			}
+		}
+	}
+	return nil
+}
+
+// transports are those that were opened, in the order of preference.
+func (h *host) transports() (all []ports.Transport) {
+	if h.near != nil {
+		all = append(all, h.near)
+	}
+	if h.data != nil {
+		all = append(all, h.data)
+	}
+	return all
 }
 
 func members(remotes []Remote) (out []grpcpeer.Member) {
@@ -129,12 +161,19 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 	if h.bare {
 		size = NodeSpec{} // the comparison has memory of its own
 	}
-	for i, c := range []dram.Config{{Bytes: size.MediumBytes, PageSize: size.PageBytes}, {Bytes: size.GetArena, PageSize: size.GetArena},
+	medium := dram.Config{Bytes: size.MediumBytes, PageSize: size.PageBytes}
+	if spec.Transport == TransportSHM {
+		medium.Backing = dram.Memfd
+		if h.near, err = shm.Open(shm.Config{Clock: boottime.New(), Secret: spec.Secret}); err != nil {
+			return err
+		}
+	}
+	for i, c := range []dram.Config{medium, {Bytes: size.GetArena, PageSize: size.GetArena},
 		{Bytes: size.PutArena, PageSize: size.PutArena}} {
 		if c.Bytes == 0 {
 			continue
 		}
-		if i == 0 {
+		if i == 0 && spec.Transport != TransportSHM {
 			h.memory[i], err = spec.GPU.medium(c.Bytes, c.PageSize)
 		} else {
 			h.memory[i], err = dram.Open(c)
@@ -169,7 +208,7 @@ func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
 	for _, m := range members {
 		ids = append(ids, m.ID)
 	}
-	parts := inject.Parts{Transports: []ports.Transport{h.data}, Resolver: h.client, Writer: h.client,
+	parts := inject.Parts{Transports: h.transports(), Resolver: h.client, Writer: h.client,
 		Directory: grpcpeer.NewStatic(ids, h.id), Copier: spec.GPU.copier(spec.Copier)}
 	for i, into := range []*ports.Medium{&parts.Medium, &parts.GetArena, &parts.PutArena} {
 		if h.memory[i] != nil {
@@ -209,8 +248,8 @@ func (h *host) close() error {
 	if h.client != nil {
 		errs = append(errs, h.client.Close())
 	}
-	if h.data != nil {
-		if err := h.data.Close(); err != nil {
+	for _, t := range h.transports() {
+		if err := t.Close(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 	}

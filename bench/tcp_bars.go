@@ -141,8 +141,8 @@ func (s *shared) close() error {
 	return errors.Join(errs...)
 }
 
-// side measures on what is shared.
-func (s *shared) side(o *Ratios, of func(ctx context.Context, s *shared) (float64, error)) side {
+// side measures on what is shared: a figure by each.
+func (s *shared) side(o *Ratios, of ...func(ctx context.Context, s *shared) (float64, error)) side {
 	return func(ctx context.Context) (sample, error) {
 		if err := s.ready(ctx); err != nil {
 			return sample{}, err
@@ -151,14 +151,21 @@ func (s *shared) side(o *Ratios, of func(ctx context.Context, s *shared) (float6
 		if s.redis != nil {
 			noise.include(s.redis.cmd.Process.Pid)
 		}
-		rate, err := s.scattered.verified(func() (float64, error) { return of(ctx, s) })
-		return sample{figures: []float64{rate / gibBytes}, noise: noise.stop()}, err
+		var figures []float64
+		for _, f := range of {
+			rate, err := s.scattered.verified(func() (float64, error) { return f(ctx, s) })
+			if err != nil {
+				return sample{}, err
+			}
+			figures = append(figures, rate/gibBytes)
+		}
+		return sample{figures: figures, noise: noise.stop()}, nil
 	}
 }
 
-func (o *Ratios) shared(open OpenCluster, withRedis bool) *shared {
+func (o *Ratios) shared(open OpenCluster, c scatter, withRedis bool) *shared {
 	return &shared{withRedis: withRedis, open: func(ctx context.Context) (*scattered, error) {
-		return openScattered(ctx, open, smallest, o.MaxMemory)
+		return openScattered(ctx, open, c, o.MaxMemory)
 	}}
 }
 
@@ -188,14 +195,14 @@ func rateRedis(_ context.Context, s *shared) (best float64, err error) {
 }
 
 func (o *Ratios) fragmentsBar(open OpenCluster) pairing {
-	s := o.shared(open, false)
+	s := o.shared(open, smallest, false)
 	return pairing{name: "tcp-fragments", what: "1,728 B ranges that are not adjacent, 61 of each of 32 keys, in a session, into registered memory over TCP: against the best bare loop over the same fragments",
 		ours: s.side(o, rateOurs), theirs: s.side(o, rateBare), end: s.close,
 		bars: []bar{{name: "get_gibps of bare", bare: true, atLeast: 0.6, reference: refFragments}}}
 }
 
 func (o *Ratios) redisBar(open OpenCluster) pairing {
-	s := o.shared(open, true)
+	s := o.shared(open, smallest, true)
 	return pairing{name: "tcp-redis", what: "the same ranges: against redis-server's GETRANGE, all of a call at once, the better of 1 and 4 connections",
 		ours: s.side(o, rateOurs), theirs: s.side(o, rateRedis), end: s.close, absent: redisAbsent,
 		bars: []bar{{name: "get_gibps over redis", atLeast: 1.1, reference: refFragments}}}

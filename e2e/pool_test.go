@@ -516,8 +516,16 @@ func TestOneReadIsOfOneVersion(t *testing.T) {
 }
 
 // TestWorkloadsRunOverSocketsAndOnServedNodes: verified by the bench itself, which fails when a byte is wrong.
-func TestWorkloadsRunOverSocketsAndOnServedNodes(t *testing.T) {
-	p := newPool(t, []string{"a", "b"}, "--dram-bytes", "128MiB")
+func TestWorkloadsRunOverSocketsAndOnServedNodes(t *testing.T) { workloadsRun(t, "tcp") }
+
+// TestWorkloadsRunOverShmAndOnServedNodes: likewise, and the bench fails when a byte is read by something else.
+func TestWorkloadsRunOverShmAndOnServedNodes(t *testing.T) {
+	notOverSSH(t, "the nodes are to be on one host")
+	workloadsRun(t, "shm")
+}
+
+func workloadsRun(t *testing.T, transport string) {
+	p := newPool(t, []string{"a", "b"}, "--transport", transport, "--dram-bytes", "128MiB")
 	a, b := p.nodes["a"], p.nodes["b"]
 	remote := []string{"--peer", "a=" + a.control, "--peer", "b=" + b.control}
 	if f := a.place.secretFile; f != "" {
@@ -527,7 +535,7 @@ func TestWorkloadsRunOverSocketsAndOnServedNodes(t *testing.T) {
 	const want = 2 * 4 * 61 * 73728 / float64(mib)
 	for name, args := range map[string][]string{"one process": nil, "served nodes": remote} {
 		t.Run(name, func(t *testing.T) {
-			stdout, stderr, code := spanpool(t, append([]string{"bench", "layerwise", "--transport", "tcp", "--preset", "deepseek-v3.2", "--pages", "4",
+			stdout, stderr, code := spanpool(t, append([]string{"bench", "layerwise", "--transport", transport, "--preset", "deepseek-v3.2", "--pages", "4",
 				"--ranks", "1", "--requests", "2", "--offload-ranks", "1", "--compute-us-per-layer", "0", "--scratch-mib", "32", "--output", "csv"}, args...)...)
 			require.Zero(t, code, stderr)
 			r := row(t, stdout)
@@ -538,7 +546,7 @@ func TestWorkloadsRunOverSocketsAndOnServedNodes(t *testing.T) {
 			trace := write(t, "trace.jsonl", []byte(`{"timestamp": 0, "input_length": 2048, "output_length": 1, "hash_ids": [0, 1, 2, 3]}
 {"timestamp": 1, "input_length": 2048, "output_length": 1, "hash_ids": [0, 1, 2, 4]}
 `))
-			stdout, stderr, code = spanpool(t, append([]string{"bench", "replay", "--transport", "tcp", "--trace", trace, "--capacity-blocks", "100", "--output", "csv"}, args...)...)
+			stdout, stderr, code = spanpool(t, append([]string{"bench", "replay", "--transport", transport, "--trace", trace, "--capacity-blocks", "100", "--output", "csv"}, args...)...)
 			require.Zero(t, code, stderr)
 			require.EqualValues(t, 3, row(t, stdout)["hit_blocks"], stdout)
 			require.Zero(t, row(t, stdout)["failed_reads"])

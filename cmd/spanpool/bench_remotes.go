@@ -15,7 +15,7 @@ type remoteFlags struct {
 	secretFile string
 }
 
-const remoteHelp = `With --transport tcp the nodes are joined by sockets of loopback. With --peer they are other processes, started by
+const remoteHelp = `With --transport tcp the nodes are joined by sockets of loopback, with shm they read each other's memory besides. With --peer they are other processes, started by
 "spanpool serve": this process is then one node, which puts on the others what it seeds, reads it from them, and removes it at the
 end. They need no entry of it in their lists, and room for what is put.`
 

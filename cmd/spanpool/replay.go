@@ -42,7 +42,7 @@ Columns:
 	s.IntVar(&f.o.Grouping.Size, "layer-group", 2, "layers of a group")
 	s.StringVar(&f.assign, "assign", "round-robin", "which node a request goes to: round-robin, first")
 	s.IntVar(&f.o.Limit, "limit", 0, "replay this many requests; 0: all (default 0)")
-	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc, tcp")
+	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc, tcp, shm (reads; writes by tcp)")
 	f.remotes.define(s)
 	s.StringVar(&f.locality, "locality", "fill", "how far reads make objects local: off, pull, fill")
 	s.BoolVar(&f.o.NoPrefetch, "no-prefetch", false, "switch the background pull off (default false)")
