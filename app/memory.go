@@ -40,7 +40,11 @@ func (n *Node) RegisterMemory(_ context.Context, r ports.Region) (ports.Memory, 
 	}
 	defer n.leave()
 	m := &memory{region: r}
+	_, device := r.(ports.DeviceRegion)
 	for _, t := range n.p.Transports {
+		if device && !t.Caps().Device {
+			continue // its links take other routes
+		}
 		id, err := t.Register(r)
 		if err != nil {
 			_ = m.deregister() // the failure to register is what is said

@@ -388,7 +388,7 @@ func (c *client) release(r *region) error {
 		}
 	}
 	err := r.mapped.unmap()
-	c.giveBack(r.mapped.region.Len())
+	c.giveBack(r.mapped.hostBytes())
 	return err
 }
 

@@ -31,6 +31,7 @@ type Config struct {
 	MaxClientBytes uint64 // in flight to and from registered memory, of each client; default 1 GiB
 	MaxRegionBytes uint64 // of registered memory, over all clients; default 1 TiB. What the container's limit leaves is the caller's to say
 
+	Devices   Devices  // nil: clients cannot lend a GPU's memory
 	Checksums bool     // bytes from other nodes are checked
 	Journal   *Journal // of what comes and goes; nil: there are no events
 }

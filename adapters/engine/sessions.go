@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -38,6 +37,7 @@ func (s *calls) Hello(_ context.Context, req *enginev1.HelloRequest) (*enginev1.
 	return &enginev1.HelloReply{Protocol: 1, Boot: uint64(s.Self.Incarnation), Client: []byte(c.id), Node: string(s.Self.ID), Version: s.Version,
 		DescriptorSocket: s.descriptorSocket, Limits: s.limits(),
 		Abilities: &enginev1.Abilities{Ranged: true, ReadSessions: true, WriteSessions: true, Handles: true, Patterns: true, RegisterFile: true, Allocate: true,
+			DeviceIpc: s.Devices != nil,
 			Checksums: s.Checksums, Events: s.Journal != nil}}, nil
 }
 
@@ -428,9 +428,4 @@ func (c *client) gauges() map[string]uint64 {
 	defer c.mu.Unlock()
 	return map[string]uint64{"regions": uint64(len(c.mu.regions)), "region_bytes": c.mu.regionBytes, "read_sessions": uint64(len(c.mu.reads)),
 		"write_sessions": uint64(len(c.mu.writes)), "handles": uint64(len(c.mu.handles)), "calls": uint64(len(c.mu.calls)), "bytes_in_flight": inFlight}
-}
-
-// RegisterDevice is for a node with a GPU.
-func (s *calls) RegisterDevice(ctx context.Context, req *enginev1.RegisterDeviceRequest) (*enginev1.RegisterDeviceReply, error) {
-	return nil, statusOf(fmt.Errorf("memory of a GPU: %w", errors.ErrUnsupported))
 }

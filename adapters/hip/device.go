@@ -23,6 +23,7 @@ const (
 type device struct {
 	r       *Runtime
 	ordinal int
+	pci     string
 	lost    chan struct{} // closed at the first step past its deadline
 	lose    sync.Once
 	ended   chan struct{} // closed by the last thread

@@ -3,6 +3,7 @@ package hip
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/spanpool/spanpool/adapters/hip/internal/hiprt"
@@ -136,6 +137,36 @@ func extent(l *hiprt.Lib, at, n uint64) (uint64, error) {
 		return 0, &domain.LimitError{What: "bytes of a handle", Value: n, Limit: left}
 	}
 	return base + size - at, nil
+}
+
+// Lend opens n bytes at off behind a handle on the device at a PCI address, which processes agree on as they do not on ordinals. release
+// gives it back, once, with the precondition of Return.
+func (i *Imports) Lend(pci string, handle []byte, off, n uint64) (region ports.DeviceRegion, release func() error, err error) {
+	d := i.r.at(pci)
+	if d == nil {
+		return region, nil, fmt.Errorf("hip: no device at PCI address %q: %w", pci, errors.ErrUnsupported)
+	}
+	var h Handle
+	if len(handle) != len(h) || n == 0 || off+n < off {
+		return region, nil, fail("import", d.ordinal, fmt.Errorf("%w: %d bytes at %d of a handle of %d bytes, want more than 0 and %d", domain.ErrInvalid, n, off, len(handle), len(h)))
+	}
+	copy(h[:], handle)
+	whole, err := i.Import("", d.ordinal, h, off+n)
+	if err != nil {
+		return region, nil, err
+	}
+	region = ports.DeviceRegionOf(d.ordinal, ports.DevAddrOf(whole.Addr().Raw()+off), n)
+	return region, func() error { return i.Return("", d.ordinal, h) }, nil
+}
+
+// at is the device at a PCI address, or nil.
+func (r *Runtime) at(pci string) *device {
+	for _, d := range r.devices {
+		if d.pci != "" && strings.EqualFold(d.pci, pci) {
+			return d
+		}
+	}
+	return nil
 }
 
 // Return gives back what an owner brought, once. Precondition: no copy on it is under way for that owner.

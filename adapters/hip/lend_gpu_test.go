@@ -130,6 +130,39 @@ func TestMemoryOfAnotherProcessIsReadAndWritten(t *testing.T) {
 	}
 }
 
+// TestMemoryIsLentByPCIAddressAndOffset, as a client of the daemon does.
+func TestMemoryIsLentByPCIAddressAndOffset(t *testing.T) {
+	l := startLender(t, fakehip.Options{})
+	lib := fake(t, fakehip.Options{})
+	r := open(t, lib, nil)
+	in := r.Imports()
+	region, release, err := in.Lend("0000:02:00.0", l.handle[:], 1000, 4096)
+	require.NoError(t, err)
+	require.Equal(t, 1, region.Ordinal())
+	dst := poisoned(4096)
+	require.NoError(t, copyAll(t, r.Copier(), ports.CopyOp{Dst: dst, Src: region, Len: 4096})[0])
+	require.Equal(t, -1, content.Check(dst.Bytes(), lentKey, 1000))
+	require.NoError(t, release())
+	require.Zero(t, lib.Imported.Load())
+	for _, tt := range []struct {
+		pci    string
+		handle []byte
+		off, n uint64
+		is     error
+	}{
+		{"0000:09:00.0", l.handle[:], 0, 1, errors.ErrUnsupported},
+		{"", l.handle[:], 0, 1, errors.ErrUnsupported},
+		{"0000:01:00.0", l.handle[:63], 0, 1, domain.ErrInvalid},
+		{"0000:01:00.0", l.handle[:], 0, 0, domain.ErrInvalid},
+		{"0000:01:00.0", l.handle[:], lentBytes, 1, domain.ErrInvalid},
+		{"0000:01:00.0", l.handle[:], 1<<64 - 1, 2, domain.ErrInvalid},
+	} {
+		_, _, err := in.Lend(tt.pci, tt.handle, tt.off, tt.n)
+		require.ErrorIs(t, err, tt.is, "%+v", tt)
+	}
+	require.Zero(t, lib.Imported.Load())
+}
+
 func TestHandlesThatNameLessOrNothingAreRefused(t *testing.T) {
 	l := startLender(t, fakehip.Options{})
 	lib := fake(t, fakehip.Options{})

@@ -103,6 +103,7 @@ func Open(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, lib: lib, devices: make([]*device, min(count, maxDevices))}
 	for i := range r.devices {
 		r.devices[i] = newDevice(r, i)
+		r.devices[i].pci, _ = lib.PCIBusID(i) // a device without one cannot be named by it; the report says why
 	}
 	return r, nil
 }

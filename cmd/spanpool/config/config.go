@@ -54,6 +54,7 @@ type Settings struct {
 	RDMAReads       uint64
 	GPURuntime      string
 	GPULibrary      string
+	GPUClients      bool
 	GPUDevices      []int
 	GPUReserve      uint64
 	GPUDeadline     time.Duration
@@ -297,6 +298,9 @@ func (s *Settings) errorAt(key, want string) error {
 	at := s.from[key]
 	return &Error{Key: key, Value: at.text, Source: at.source, Want: want}
 }
+
+// UsesGPU says whether anything of the node lies on a GPU, or may.
+func (s *Settings) UsesGPU() bool { return s.Medium == "hbm" || s.GPUClients }
 
 // Each gives every setting, its value and where that came from, in a fixed order. The secret is not among them; the name of its file
 // is.

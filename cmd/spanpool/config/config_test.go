@@ -103,7 +103,7 @@ var bad = map[string]string{
 	"listen": "7400", "data.listen": "localhost", "data.advertise": "host", "data.connections": "17", "peers": "b", "tls": "on", "insecure": "maybe",
 	"http": "7402", "transport": "pigeon", "medium": "tape", "dram.bytes": "lots", "dram.page_bytes": "-1", "dram.huge_pages": "2",
 	"rdma.gid": "ipv5", "rdma.read_pairs": "17", "rdma.write_pairs": "0", "rdma.depth": "1", "rdma.scatter": "0", "rdma.reads": "256",
-	"gpu.runtime": "metal", "gpu.devices": "0,0", "gpu.reserve_bytes": "some", "gpu.deadline": "0s",
+	"gpu.runtime": "metal", "gpu.clients": "maybe", "gpu.devices": "0,0", "gpu.reserve_bytes": "some", "gpu.deadline": "0s",
 	"arena.get_bytes": "1.5GiB", "arena.put_bytes": "x", "locality": "some", "ranged_locality_prefetch": "yes!", "cache_remote_fetches": "?",
 	"checksum": "yes", "admission": "some", "admission.max_bytes": "16 MB", "filling_share": "1.5", "watermark.high": "NaN", "watermark.low": "-0.1", "lease": "500",
 	"reservation": "0s", "hold": "-1s", "timeout.dial": "2h", "timeout.control": "1", "timeout.transfer": "s", "timeout.arena": "1 s", "timeout.call": "",

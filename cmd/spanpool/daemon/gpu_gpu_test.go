@@ -74,3 +74,14 @@ func TestAMediumThatADeviceCannotHoldIsRefusedByItsPart(t *testing.T) {
 	}
 	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Registered.Load())
 }
+
+// TestClientsMayLendDeviceMemoryToANodeInHostMemory: the runtime is opened for them, and closed after them.
+func TestClientsMayLendDeviceMemoryToANodeInHostMemory(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{})
+	d, err := New(settingsOf(t, "--gpu-clients", "true", "--gpu-library", lib.Path), Options{Log: io.Discard})
+	require.NoError(t, err)
+	require.NoError(t, d.Start(t.Context()))
+	require.Equal(t, ports.Stored, d.Node.Put(t.Context(), "ns", "k", ports.HostRegionOf([]byte("v"))).Status)
+	require.NoError(t, d.Stop())
+	require.Zero(t, lib.Streams.Load()+lib.Registered.Load())
+}

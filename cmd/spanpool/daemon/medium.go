@@ -26,20 +26,22 @@ func (d device) instead() func(own ports.Copier) ports.Copier {
 }
 
 func mediumModule(s *config.Settings) fx.Option {
+	open := fx.Provide(openDRAM)
 	if s.Medium == "hbm" {
-		return fx.Options(gpuModule(), fx.Module("medium", fx.Provide(openHBM, openMemory)))
+		open = fx.Provide(openHBM)
 	}
-	return fx.Module("medium", fx.Provide(openDRAM, openMemory))
+	all := fx.Module("medium", open, fx.Provide(openMemory))
+	if s.UsesGPU() {
+		return fx.Options(gpuModule(), all)
+	}
+	return all
 }
 
 // pages is the pool's own memory.
-type pages struct {
-	ports.Medium
-	device device
-}
+type pages struct{ ports.Medium }
 
-func openMemory(s *config.Settings, p pages, own *resources) (*memory, error) {
-	m := &memory{medium: p.Medium, device: p.device}
+func openMemory(s *config.Settings, p pages, on onGPU, own *resources) (*memory, error) {
+	m := &memory{medium: p.Medium, device: on.GPU.device()}
 	for _, arena := range []struct {
 		into  *ports.Medium
 		name  string
@@ -68,5 +70,5 @@ func openDRAM(s *config.Settings, own *resources) (pages, error) {
 		return pages{}, partError("medium", err)
 	}
 	own.opened("medium", m.Close)
-	return pages{Medium: m}, nil
+	return pages{m}, nil
 }

@@ -59,7 +59,7 @@ func transportsOf(s *config.Settings) []transportPart {
 func openTransports(o opening) (all transports, err error) {
 	for _, p := range transportsOf(o.Settings) {
 		t, err := p.open(o)
-		if err == nil && o.Memory.device.copier != nil && !t.Caps().Device {
+		if err == nil && o.Settings.Medium == "hbm" && !t.Caps().Device {
 			err = errors.Join(partError("transport", errNoWay), t.Close())
 		}
 		switch {
