@@ -31,7 +31,7 @@ bench: ## measures every bar and shape into docs/benchmarks, each as it is done 
 bench-redis: ## ranges of several sizes over sockets, beside redis-server with the same objects, whole objects and bare loops
 	go run ./cmd/spanpool bench ranges --redis need
 
-profile: ## what the processors do in layer groups over TCP: the largest costs, and profile/cpu.pb.gz for go tool pprof
+profile: ## what the processors do in layer groups over TCP: the largest costs, and profile/*.pb.gz for go tool pprof
 	sh scripts/profile.sh
 
 e2e: ## the binaries, spoken to from outside

@@ -41,6 +41,9 @@ type served struct {
 	head               [heads * responseBytes]byte
 	nhead              int
 
+	named  ports.Region // what the last segment named, and its number: segments mostly name the same, and what is exposed stays
+	buffer uint32
+
 	place vec    // where a payload goes
 	under *grant // what it is applied under; nil: it goes nowhere
 	left  int    // of the payload
@@ -117,11 +120,17 @@ func (s *served) one() error {
 
 // region finds what a segment names, or nil.
 func (s *served) region(g segment) ports.Region {
-	r, ok := s.t.exposed[g.buffer]
-	if !ok || g.off > r.Len() || uint64(g.len) > r.Len()-g.off {
+	if s.named == nil || s.buffer != g.buffer {
+		r, ok := s.t.exposed[g.buffer]
+		if !ok {
+			return nil
+		}
+		s.named, s.buffer = r, g.buffer
+	}
+	if g.off > s.named.Len() || uint64(g.len) > s.named.Len()-g.off {
 		return nil
 	}
-	return r
+	return s.named
 }
 
 // answerRead queues the bytes that a read names, as they lie; of device memory, a copy.
