@@ -135,7 +135,7 @@ func (b *batch) turn() bool {
 	t := b.claim(ended)
 	switch {
 	case t.n > 0:
-		if err := copyPiece(b.piece(t), b.streams); err != nil {
+		if err := b.copyPiece(t); err != nil {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.errs[t.lo] = err
@@ -181,25 +181,21 @@ func divisible(op *ports.CopyOp) bool {
 	if op.Len <= turnBytes {
 		return false
 	}
-	s := sidesOf(op)
-	return s.err == nil && !overlap(s.dst, s.src)
+	dst, src, err := sidesOf(op)
+	return err == nil && !overlap(dst, src)
 }
 
-// piece is the memory of a claimed piece. A divisible op has it.
-func (b *batch) piece(t claim) sides {
-	s := sidesOf(&b.ops[t.lo])
-	return sides{dst: s.dst[t.off : t.off+t.n], src: s.src[t.off : t.off+t.n]}
-}
-
-func copyPiece(s sides, streams bool) (err error) {
+// copyPiece copies a claimed piece of a divisible op.
+func (b *batch) copyPiece(t claim) (err error) {
 	defer func() {
-		if streams {
+		if b.streams {
 			fence()
 		}
 		if r := recover(); r != nil {
 			err = faultOf(r)
 		}
 	}()
-	s.copy(nil, streams)
-	return nil
+	dst, src, err := sidesOf(&b.ops[t.lo])
+	copyBytes(dst[t.off:t.off+t.n], src[t.off:t.off+t.n], nil, b.streams)
+	return err
 }

@@ -94,8 +94,7 @@ func copyOps(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool
 }
 
 // copyUntilFault returns the number of ops that are decided: all, or up to and with the one that faulted. The recovery is
-// per run of ops and not per op, which keeps small ops cheap. Of each op it already looks at the next one, so that the
-// processor can fetch that one's source meanwhile.
+// per run of ops and not per op, which keeps small ops cheap.
 func copyUntilFault(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool) (done int) {
 	defer func() {
 		if streams {
@@ -106,27 +105,34 @@ func copyUntilFault(ctx context.Context, ops []ports.CopyOp, errs []error, strea
 			done++
 		}
 	}()
-	next := sidesOf(&ops[0])
-	for unseen := uint64(lookBytes); done < len(ops); done++ {
+	copyRun(ctx, ops, errs, streams, &done)
+	return len(ops)
+}
+
+// copyRun copies ops, and keeps at what it is. While one is copied the processor fetches the source of the next.
+func copyRun(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool, at *int) {
+	unseen := uint64(lookBytes)
+	for i := range ops {
+		*at = i
 		if unseen >= lookBytes {
 			if ctx.Err() != nil {
-				failAll(errs[done:], context.Cause(ctx))
-				return len(ops)
+				failAll(errs[i:], context.Cause(ctx))
+				return
 			}
 			unseen = 0
 		}
-		op := next
-		if done+1 < len(ops) {
-			next = sidesOf(&ops[done+1])
-		}
-		if op.err != nil {
-			errs[done] = op.err
+		dst, src, err := sidesOf(&ops[i])
+		if err != nil {
+			errs[i] = err
 			continue
 		}
-		op.copy(next.src, streams)
-		unseen += uint64(len(op.dst))
+		var ahead []byte
+		if streams && i+1 < len(ops) {
+			ahead = sourceOf(&ops[i+1])
+		}
+		copyBytes(dst, src, ahead, streams)
+		unseen += uint64(len(dst))
 	}
-	return done
 }
 
 func failAll(errs []error, err error) {
@@ -147,19 +153,23 @@ func faultOf(r any) error {
 	return &FaultError{Addr: fault.Addr()}
 }
 
-// sides is the memory of an op, of one length, or why it cannot be copied.
-type sides struct {
-	dst, src []byte
-	err      error
+// sidesOf is the memory of an op, of one length, or why it cannot be copied. It returns no struct: to copy one that was just
+// written takes longer than all the rest of a small op.
+func sidesOf(op *ports.CopyOp) (dst, src []byte, err error) {
+	d, okDst := op.Dst.(ports.HostRegion)
+	s, okSrc := op.Src.(ports.HostRegion)
+	if !okDst || !okSrc || !within(op.DstOff, op.Len, d.Len()) || !within(op.SrcOff, op.Len, s.Len()) {
+		return nil, nil, whyNot(op)
+	}
+	return d.Bytes()[op.DstOff : op.DstOff+op.Len], s.Bytes()[op.SrcOff : op.SrcOff+op.Len], nil
 }
 
-func sidesOf(op *ports.CopyOp) sides {
-	dst, okDst := op.Dst.(ports.HostRegion)
-	src, okSrc := op.Src.(ports.HostRegion)
-	if !okDst || !okSrc || !within(op.DstOff, op.Len, dst.Len()) || !within(op.SrcOff, op.Len, src.Len()) {
-		return sides{err: whyNot(op)}
+// sourceOf is what an op will read, or nothing.
+func sourceOf(op *ports.CopyOp) []byte {
+	if s, ok := op.Src.(ports.HostRegion); ok && within(op.SrcOff, op.Len, s.Len()) {
+		return s.Bytes()[op.SrcOff : op.SrcOff+op.Len]
 	}
-	return sides{dst: dst.Bytes()[op.DstOff : op.DstOff+op.Len], src: src.Bytes()[op.SrcOff : op.SrcOff+op.Len]}
+	return nil
 }
 
 // whyNot is the error of an op that sidesOf refuses.
@@ -179,14 +189,22 @@ func whyNot(op *ports.CopyOp) error {
 // within says that [off, off+n) lies in [0, size), and no sum overflows.
 func within(off, n, size uint64) bool { return off <= size && n <= size-off }
 
-// streamLeast is the shortest op that streams: of a shorter one too much is not a whole line.
-const streamLeast = 1 << 10
+// line is what the processor moves between its caches and memory.
+const line = 64
 
-// copy copies the op; ahead is what will be read after it, or nil.
-func (s sides) copy(ahead []byte, streams bool) {
-	if streams && len(s.dst) >= streamLeast && !overlap(s.dst, s.src) {
-		stream(s.dst, s.src, ahead)
-		return
+// streamLeast is the shortest op that streams. Below, the processor's buffers of whole lines cost more than the reads that they
+// save, and what helps is to have the source of the next op fetched.
+const streamLeast = 4 << 10
+
+// copyBytes copies equal lengths. ahead is what will be read after src, or nothing.
+func copyBytes(dst, src, ahead []byte, streams bool) {
+	switch {
+	case !streams:
+		copy(dst, src)
+	case len(dst) >= streamLeast && !overlap(dst, src):
+		stream(dst, src, ahead)
+	default:
+		fetch(ahead[:min(len(ahead), streamLeast)])
+		copy(dst, src)
 	}
-	copy(s.dst, s.src)
 }

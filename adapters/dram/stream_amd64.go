@@ -9,7 +9,6 @@ var canStream = cpu.X86.HasAVX2
 
 const (
 	twin = false
-	line = 64
 	// aheadMost is the longest op during which the source of the next is fetched: both fit the first cache, more or less.
 	// A longer one keeps the processor's own prefetcher busy by itself.
 	aheadMost = 64 << 10
@@ -38,6 +37,18 @@ func stream(dst, src, ahead []byte) {
 //
 //go:noescape
 func streamLines(dst, src, next *byte, lines uintptr)
+
+// fetch tells the processor that b will be read.
+func fetch(b []byte) {
+	if len(b) > 0 {
+		fetchLines(&b[0], uintptr((len(b)+line-1)/line))
+	}
+}
+
+// fetchLines is fetch of lines of 64 bytes, one at least.
+//
+//go:noescape
+func fetchLines(src *byte, lines uintptr)
 
 // fence orders what was streamed before whatever this goroutine does next.
 func fence()

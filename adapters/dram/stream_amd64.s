@@ -26,6 +26,18 @@ loop:
 	VZEROUPPER
 	RET
 
+// func fetchLines(src *byte, lines uintptr)
+TEXT ·fetchLines(SB), NOSPLIT, $0-16
+	MOVQ src+0(FP), SI
+	MOVQ lines+8(FP), CX
+
+loop:
+	PREFETCHT0 (SI)
+	ADDQ $64, SI
+	DECQ CX
+	JNZ  loop
+	RET
+
 // func fence()
 TEXT ·fence(SB), NOSPLIT, $0-0
 	SFENCE

@@ -13,7 +13,7 @@ import (
 func streamed(dst, src []byte, dstOff, srcOff, n, ahead int) (wrong int) {
 	content.Poison(dst)
 	content.Fill(src, 7, 0)
-	if n < streamLeast || !canStream && !twin {
+	if n < line || !canStream && !twin {
 		copy(dst[dstOff:dstOff+n], src[srcOff:])
 	} else {
 		stream(dst[dstOff:dstOff+n], src[srcOff:srcOff+n], src[:ahead])
@@ -36,7 +36,7 @@ func streamed(dst, src []byte, dstOff, srcOff, n, ahead int) (wrong int) {
 func TestStreamWritesAllOfItsBytesAndNoOthers(t *testing.T) {
 	const most = 8 << 10
 	dst, src := make([]byte, most+512), make([]byte, most+512)
-	for _, n := range []int{streamLeast, streamLeast + 1, streamLeast + 63, 1728, 2048, 4099, most} {
+	for _, n := range []int{line, 2 * line, 1728, streamLeast, streamLeast + 1, streamLeast + 63, most} {
 		for dstOff := 1; dstOff <= 129; dstOff++ { // every place in a line, whatever the slice's own is
 			for _, srcOff := range []int{0, 1, 32, 63} {
 				require.Equal(t, -1, streamed(dst, src, dstOff, srcOff, n, 0), "%d bytes to %d from %d", n, dstOff, srcOff)
