@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
@@ -29,7 +30,7 @@ from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.errors import CallError, LimitError, NotQuietError, SpanpoolError, UnavailableError
 from spanpool.link import Deadline
 from spanpool.memory import Memory, is_host, shared_file
-from spanpool.private import DeviceBytes, HostBytes, Private
+from spanpool.private import Column, HostBytes, Private, device_bytes, gather, pin, scatter
 
 __all__ = ["UMBPClient", "UMBPConfig", "UMBPDeploymentMode", "UMBPRole", "UMBPStandaloneProcessConfig"]
 
@@ -219,6 +220,7 @@ class _Stages:
         self._lock = threading.Condition()
         self._free: list[Memory] = []
         self._made = 0
+        self.pinned = False  # for copies of a GPU
 
     @contextmanager
     def one(self, nbytes: int, deadline: Deadline) -> Iterator[Memory]:
@@ -252,10 +254,15 @@ class _Stages:
                 return self._free.pop()
             self._made += 1
         try:
-            return self._client.allocate(STAGE_BYTES)
+            memory = self._client.allocate(STAGE_BYTES)
         except BaseException:
             self._give(None)
             raise
+        if self.pinned:
+            undo = pin(memory.buffer)
+            if undo is not None:
+                weakref.finalize(memory, undo)
+        return memory
 
     def _give(self, memory: Optional[Memory]) -> None:
         with self._lock:
@@ -347,7 +354,8 @@ class UMBPClient:
 
     def _region(self, ptr: int, nbytes: int, location: Any, device: int) -> _Region:
         if not is_host(ptr, nbytes):
-            return _Region(ptr, nbytes, None, DeviceBytes(ptr, nbytes, device))
+            self._stages.pinned = True
+            return _Region(ptr, nbytes, None, device_bytes(ptr, nbytes, device))
         found = shared_file(ptr, nbytes)
         if found is None:
             self._note("memory is private, and is copied")
@@ -579,19 +587,18 @@ class UMBPClient:
                 self._staged(op, call, part, regions, status, deadline)
             return
         places = c.members.tolist()
-        at = (np.cumsum(c.sizes) - c.sizes)
+        at = np.cumsum(c.sizes) - c.sizes
         with self._stages.one(each * len(places), deadline) as stage:
+            columns = [Column(_bytes_of(region), c.addresses[:, r], int(c.sizes[r]), int(at[r])) for r, region in enumerate(regions)]
             if op == "put":
-                for r, region in enumerate(regions):
-                    _bytes_of(region).gather(c.addresses[:, r], int(c.sizes[r]), stage.buffer, int(at[r]), each)
+                gather(columns, stage.buffer, each)
             named = self._names.find([call.keys[i] for i in places])
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), [stage], at.tolist(), [each], range(len(places)))
             keys: Any = [call.keys[i] for i in places] if named is None else named.runs()
             self._send(op, [_Ask(places, Placed(keys, where, _objects(call, places)), each * len(places), c.addresses.size)], status, deadline)
             if op == "get":
                 hit = np.array([i for i, p in enumerate(places) if status[p] in SUCCESS], dtype=np.int64)
-                for r, region in enumerate(regions):
-                    _bytes_of(region).scatter(c.addresses[hit, r], int(c.sizes[r]), stage.buffer, int(at[r]), each, hit)
+                scatter([k._replace(addresses=k.addresses[hit]) for k in columns], stage.buffer, each, hit)
 
     def _send(self, op: str, asks: list[_Ask], status: list[int], deadline: Deadline) -> None:
         parts = [a.part for a in asks]
