@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from spanpool import umbp
+from spanpool import Reply, umbp
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.memory import bytes_at
 from spanpool.private import DeviceBytes
@@ -323,7 +323,13 @@ class CallsTest(Case):
         self.assertEqual([False, True], client.batch_get_ranges_into_ptr(pool.keys("ab"), ptrs, sizes, offsets))
         self.assertTrue((stranger == POISON).all())
         self.assertEqual(1, client.counts["get: NOT_REGISTERED"])
-        # One byte past the end of an allocation.
+        # One byte past the end of an allocation, which private memory has no other guard for.
+        private = Buffer(4096, False)
+        client.register_memory(private.address, 4000)
+        private.bytes[:] = POISON
+        self.assertEqual([False, True], client.batch_get_ranges_into_ptr(pool.keys("ab"), [[private.address + 4001 - 64], [private.address]], [[64]] * 2, [[0]] * 2))
+        self.assertTrue((private.bytes[64:] == POISON).all())
+        np.testing.assert_array_equal(content("b:p:0", 512)[:64], private.bytes[:64])
         last = pool.buffers[7]
         ptrs, sizes, offsets = pool.ranges([3], {7})
         ptrs[0][0] = last.address + last.nbytes - sizes[0][0] + 1
@@ -416,6 +422,60 @@ class CallsTest(Case):
                         self.assertTrue(all(client.batch_get_ranges_into_ptr(keys[some], ptrs[some], sizes[some], offsets[some])))
                     pool.check(dict(enumerate(pages)), {n, n + 1})
         self.assertLessEqual(client.client.stats()[1]["handles"], 3)
+
+    def test_keys_that_are_busy_or_late_are_asked_for_again_and_the_others_are_not(self):
+        client = self.umbp()
+        pool = self.pool(client)
+        self.put(client, pool, ["a", "b", "c"])
+        pool.poison()
+        ptrs, sizes, offsets = pool.ranges([4, 5, 6, 7], set(pool.layers))
+        real, asked = client.client.get, []
+        said = [[pb.KEY_STATUS_BUSY, pb.KEY_STATUS_HIT, pb.KEY_STATUS_LATE, pb.KEY_STATUS_NOT_FOUND], [pb.KEY_STATUS_BUSY, pb.KEY_STATUS_HIT]]
+
+        def get(parts, timeout):
+            reply = real(parts, timeout)
+            asked.append(len(reply.status))
+            return reply._replace(status=said.pop(0)) if said else reply
+
+        with mock.patch.object(client.client, "get", get):
+            self.assertEqual([True, True, True, False], client.batch_get_ranges_into_ptr(pool.keys(["a", "b", "c", "none"]), ptrs, sizes, offsets))
+        self.assertEqual([4, 2, 1], asked)
+
+    def test_a_key_that_stays_busy_is_false_within_the_bound(self):
+        client = self.umbp()
+        pool = self.pool(client)
+        ptrs, sizes, offsets = pool.ranges([4], {0})
+        with mock.patch.object(umbp, "RETRY_FOR", 0.2), mock.patch.object(client.client, "get", lambda parts, _: Reply([pb.KEY_STATUS_BUSY], {}, 0, 0)):
+            self.assertEqual([False], client.batch_get_ranges_into_ptr(["a"], ptrs, sizes, offsets))
+        self.assertEqual(1, client.counts["get: BUSY"])
+
+    def test_deregister_returns_when_no_call_uses_the_memory(self):
+        for shared in (True, False):
+            client = self.umbp(f"{self.id()} {shared}")
+            pool = self.pool(client, shared=shared)
+            self.put(client, pool, ["a"])
+            ptrs, sizes, offsets = pool.ranges([4], {0})
+            real, inside, go_on, answers = client.client.get, threading.Event(), threading.Event(), []
+
+            def get(parts, timeout):
+                inside.set()
+                go_on.wait(30)
+                return real(parts, timeout)
+
+            with mock.patch.object(client.client, "get", get):
+                load = threading.Thread(target=lambda: answers.append(client.batch_get_ranges_into_ptr(pool.keys("a"), ptrs, sizes, offsets)))
+                load.start()
+                self.assertTrue(inside.wait(30))
+                ended = threading.Event()
+                deregister = threading.Thread(target=lambda: (client.deregister_memory(pool.buffers[0].address), ended.set()))
+                deregister.start()
+                self.assertFalse(ended.wait(0.2))
+                self.assertEqual([False], client.batch_get_ranges_into_ptr(pool.keys("a"), ptrs, sizes, offsets), "later calls do not find it")
+                go_on.set()
+                load.join(30)
+                deregister.join(30)
+            self.assertEqual([[True]], answers)
+            self.assertTrue(ended.is_set())
 
     def test_whole_objects(self):
         client = self.umbp()
