@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/spanpool/spanpool/client"
+	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
 // clientOf is a client of a node that is on this host.
@@ -367,4 +368,55 @@ func TestTheEngineBenchmarkRunsANodeOfItsOwn(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "layer group,256,18.00,")
 	require.Empty(t, stderr)
+}
+
+// TestARouterKnowsWhatIsWhere: puts, evictions and removals of a node, and its restart.
+func TestARouterKnowsWhatIsWhere(t *testing.T) {
+	p := newPool(t, []string{"a"}, "--dram-bytes", "1MiB", "--watermark-high", "0", "--watermark-low", "0")
+	a := p.nodes["a"]
+	c := clientOf(t, a, client.Options{})
+	known, at := map[string]bool{}, client.Position{}
+	enough := errors.New("enough")
+	readUntil := func(so func() bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		defer cancel()
+		err := c.Events(ctx, at, nil, func(m *enginev1.EventsReply) error {
+			if m.GetResync() {
+				clear(known)
+			}
+			for _, e := range m.GetEvents() {
+				if e.GetKind() == enginev1.EventKind_EVENT_KIND_ADD {
+					known[string(e.GetKey())] = true
+				} else {
+					delete(known, string(e.GetKey()))
+				}
+			}
+			at = client.Position{Boot: m.GetBoot(), Sequence: m.GetSequence()}
+			if so() {
+				return enough
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, enough, "known: %v", known)
+	}
+	a.mustPut(t, "k", content("k", 0, 100))
+	readUntil(func() bool { return known["k"] })
+	for i := range 20 { // more than the medium holds
+		a.mustPut(t, fmt.Sprint(i), content(fmt.Sprint(i), 0, 64<<10))
+	}
+	readUntil(func() bool { return known["19"] && !known["k"] })
+	_, errs, code := a.ctl(t, "remove", "19")
+	require.Zero(t, code, errs)
+	readUntil(func() bool { return !known["19"] })
+	for _, key := range keysNamed("", 20) {
+		_, _, code := a.ctl(t, "exists", key)
+		require.Equal(t, known[key], code == 0, key)
+	}
+	a.kill(t)
+	p.start("a")
+	a.mustPut(t, "new", content("new", 0, 100))
+	p.eventually(func() bool { _, err := c.Status(t.Context()); return err == nil }, "the node is not found again")
+	readUntil(func() bool { return known["new"] })
+	require.Equal(t, map[string]bool{"new": true}, known)
 }

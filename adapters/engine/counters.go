@@ -46,7 +46,6 @@ type counters struct {
 	takeovers        atomic.Uint64 // of these: stored after that writer failed
 	waitsOver        atomic.Uint64 // of these: still busy at the end
 	resyncs          atomic.Uint64 // of readers of events
-	events           atomic.Uint64
 }
 
 // addTo gives everything a name.
@@ -55,7 +54,7 @@ func (c *counters) addTo(m map[string]uint64) {
 		"clients": &c.clients, "regions": &c.regions, "regions_stuck": &c.stuck, "quiesced": &c.quiesced,
 		"keys_not_registered": &c.notRegistered, "keys_over_bytes": &c.overBytes,
 		"put_waits": &c.waits, "put_takeovers": &c.takeovers, "put_waits_over": &c.waitsOver,
-		"event_resyncs": &c.resyncs, "events": &c.events,
+		"event_resyncs": &c.resyncs,
 	} {
 		m["engine."+name] = v.Load()
 	}

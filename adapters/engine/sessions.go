@@ -414,6 +414,9 @@ func (s *calls) Stats(ctx context.Context, req *enginev1.StatsRequest) (*enginev
 func (s *calls) counted() map[string]uint64 {
 	m := counts(s.Pool.Stats())
 	s.count.addTo(m)
+	if s.Journal != nil {
+		m["engine.events"] = s.Journal.events()
+	}
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
 	m["now.engine.clients"], m["now.engine.region_bytes"] = uint64(len(s.clients.mu.byID)), s.clients.mu.mapped

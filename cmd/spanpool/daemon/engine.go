@@ -32,9 +32,9 @@ func leftForClients(s *config.Settings) uint64 {
 	return max(limit-min(limit, own), 1)
 }
 
-func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.Pool, own *resources, at *Addresses, l *slog.Logger) error {
+func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.Pool, c *control, own *resources, at *Addresses, l *slog.Logger) error {
 	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings(),
-		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), MaxRegionBytes: leftForClients(s)})
+		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), MaxRegionBytes: leftForClients(s), Journal: c.directory})
 	if err != nil {
 		return partError("socket", err)
 	}

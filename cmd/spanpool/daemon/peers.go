@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/fx"
 
+	"github.com/spanpool/spanpool/adapters/engine"
 	"github.com/spanpool/spanpool/adapters/grpcpeer"
 	"github.com/spanpool/spanpool/adapters/telemetry"
 	"github.com/spanpool/spanpool/app"
@@ -18,7 +19,7 @@ import (
 type control struct {
 	config    grpcpeer.Config
 	client    *grpcpeer.Client
-	directory ports.Directory
+	directory *engine.Journal
 }
 
 // peersModule is the control plane between nodes: the asking half before there is a node, the answering half over it.
@@ -38,7 +39,7 @@ func newControl(s *config.Settings, self ports.Peer, own *resources) (*control, 
 		return nil, partError("peers", err)
 	}
 	own.opened("peers' client", client.Close)
-	return &control{config: c, client: client, directory: grpcpeer.NewStatic(ids, self.ID)}, nil
+	return &control{config: c, client: client, directory: engine.NewJournal(grpcpeer.NewStatic(ids, self.ID))}, nil
 }
 
 func listenControl(s *config.Settings, own *resources, at *Addresses) (net.Listener, error) {
