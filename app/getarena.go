@@ -158,7 +158,7 @@ func (c *getCall) sendRound(i int) {
 			continue
 		}
 		n.useLocked(k.view)
-		b := c.beginOp(k.view.conn, getOp{key: key, unit: u, view: k.view, bytes: c.units[u].Len}, now)
+		b := c.beginOp(k.view.conn, getOp{key: key, unit: u, view: k.view, bytes: c.units[u].Len})
 		at := r.off + c.units[u].Off
 		arena := domain.Flat(c.flat[:1], capacityOf(n.arenas[getArena]))
 		for _, s := range c.spans[c.units[u].First : c.units[u].First+c.units[u].Count] {

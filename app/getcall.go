@@ -129,6 +129,8 @@ type getCall struct {
 
 	space       domain.Space
 	session     *session
+	sessionID   ports.SessionID
+	first       bool // of its session; a call without one is
 	mayInstall  bool
 	kind        ports.BatchKind
 	moved       [ports.NumSources]uint64 // bytes of hits
@@ -162,7 +164,8 @@ type getCall struct {
 	nasks    int
 
 	ops       []getOp
-	batches   []*linkBatch
+	batches   []*getBatch
+	pumps     []*conn // off whose links bytes were taken
 	submitted int
 	nbatches  int
 	units     []domain.Unit
@@ -214,7 +217,7 @@ func (n *Node) endGet(c *getCall) {
 // reset forgets the call and keeps the columns' room. It lets go of everything of the caller's.
 func (c *getCall) reset() {
 	c.ctx, c.namespace, c.names, c.ranges, c.regions, c.out = nil, "", nil, nil, nil, nil
-	c.space, c.session, c.mayInstall, c.awaiting, c.abandoned = 0, nil, false, false, false
+	c.space, c.session, c.sessionID, c.first, c.mayInstall, c.awaiting, c.abandoned = 0, nil, 0, false, false, false, false
 	c.moved = [ports.NumSources]uint64{}
 	c.open, c.outstanding, c.direct, c.launched, c.nasks, c.submitted, c.nbatches, c.nextRound = 0, 0, 0, 0, 0, 0, 0, 0
 	clear(c.keys)
@@ -320,6 +323,7 @@ func (c *getCall) begin(id ports.SessionID) error {
 
 func (c *getCall) findSessionLocked(id ports.SessionID) error {
 	if id == 0 {
+		c.first = true
 		return nil
 	}
 	n := c.n
@@ -329,6 +333,8 @@ func (c *getCall) findSessionLocked(id ports.SessionID) error {
 	if c.session.space != c.space {
 		return fmt.Errorf("session %d is of another namespace: %w", id, domain.ErrInvalid)
 	}
+	c.sessionID, c.first = id, !c.session.called
+	c.session.called = true
 	return nil
 }
 
@@ -487,6 +493,7 @@ func (c *getCall) step() domain.Instant {
 // handle lands what was taken, all of it under one lock, before anything is copied out.
 func (c *getCall) handle() {
 	n := c.n
+	c.refill()
 	c.verifyTaken()
 	now := c.step()
 	n.mu.Lock()
@@ -594,7 +601,7 @@ func (c *getCall) abandon() {
 			}
 		}
 		if len(c.tags) > 0 {
-			b.cancel(c.q, c.tags)
+			b.cancel(c.tags)
 		}
 	}
 }

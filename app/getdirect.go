@@ -22,7 +22,7 @@ func (c *getCall) registered(k *getKey) bool {
 }
 
 // planDirectLocked reads a key's ranges from the peer's pages into the caller's memory: one op, no hop, and nothing shared.
-func (c *getCall) planDirectLocked(i int, now domain.Instant) {
+func (c *getCall) planDirectLocked(i int) {
 	n, k := c.n, &c.keys[i]
 	k.source, k.version, k.stage = ports.FromDirect, k.view.version, stageFly
 	var sum uint64
@@ -32,7 +32,7 @@ func (c *getCall) planDirectLocked(i int, now domain.Instant) {
 	n.useLocked(k.view)
 	k.waits++
 	c.direct++
-	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, direct: true, view: k.view, bytes: sum}, now)
+	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, direct: true, view: k.view, bytes: sum})
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		for o := s.First; o < s.First+s.Count; o++ {
 			r := c.rangeAt(k, o)

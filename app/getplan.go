@@ -67,7 +67,7 @@ func (c *getCall) planLocked(i int, now domain.Instant) {
 	case domain.RouteSlot:
 		c.planSlotLocked(i, now)
 	case domain.RouteDirect:
-		c.planDirectLocked(i, now)
+		c.planDirectLocked(i)
 	case domain.RouteArena:
 		k.source = ports.FromArena
 		k.version = k.view.version
@@ -148,36 +148,36 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	}
 	fl := n.newFlightLocked(f, k.view, c.runs)
 	k.waits++
-	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, flight: fl, view: k.view, bytes: fl.bytes}, now)
+	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, flight: fl, view: k.view, bytes: fl.bytes})
 	for _, run := range fl.runs {
 		b.addSegments(n.regions, k.layout, run, k.view.layout, run)
 	}
 	b.endOp()
 }
 
-// beginOp opens an op in this step's batch to a link.
-func (c *getCall) beginOp(to *conn, o getOp, now domain.Instant) *linkBatch {
+// beginOp opens an op in this step's batch to a peer; its deadline is given when it is sent.
+func (c *getCall) beginOp(to *conn, o getOp) *getBatch {
 	b := c.batchTo(to)
 	tag := tagOp | uint64(len(c.ops))
 	c.ops = append(c.ops, o)
-	b.Ops = append(b.Ops, ports.Op{Tag: tag, First: uint32(len(b.Segments)), Purpose: ports.PurposeGet, Dir: ports.Read, Deadline: now.Add(c.n.cfg.TransferTimeout)})
+	b.Ops = append(b.Ops, ports.Op{Tag: tag, First: uint32(len(b.Segments)), Purpose: ports.PurposeGet, Dir: ports.Read})
+	b.bytes = append(b.bytes, o.bytes)
 	return b
 }
 
-// batchTo is the batch to a link that has not been submitted yet.
-func (c *getCall) batchTo(to *conn) *linkBatch {
+// batchTo is the batch to a peer that does not wait for its turn yet.
+func (c *getCall) batchTo(to *conn) *getBatch {
 	for _, b := range c.batches[c.submitted:c.nbatches] {
 		if b.conn == to {
 			return b
 		}
 	}
 	if c.nbatches == len(c.batches) {
-		c.batches = append(c.batches, &linkBatch{})
+		c.batches = append(c.batches, &getBatch{})
 	}
 	b := c.batches[c.nbatches]
 	c.nbatches++
-	clear(b.Segments)
-	b.conn, b.Ops, b.Segments = to, b.Ops[:0], b.Segments[:0]
+	b.begin(to)
 	return b
 }
 
@@ -199,15 +199,17 @@ func (b *linkBatch) endOp() {
 	op.Count = uint32(len(b.Segments)) - op.First
 }
 
-// submit sends the batches that were built. A link that takes nothing completes its ops at once, as reset.
+// submit lets the batches that were built wait for their turn, which may have come.
 func (c *getCall) submit() {
 	for ; c.submitted < c.nbatches; c.submitted++ {
 		b := c.batches[c.submitted]
 		c.outstanding += len(b.Ops)
-		for _, op := range b.Ops {
-			b.conn.foreground.Add(c.ops[op.Tag&^tagKind].bytes)
+		for _, n := range b.bytes {
+			b.conn.foreground.Add(n)
 		}
-		b.submit(b.conn.way(ports.Read), c.q)
+		b.q, b.turn = c.q, domain.LinkTurn{Session: uint64(c.sessionID), First: c.first, Since: c.began}
+		b.conn.order.add(b)
+		b.conn.pump()
 	}
 }
 

@@ -185,19 +185,24 @@ func (c *linkCounts) add(s ports.LinkStats) {
 	}
 }
 
-// linkBatch is what one step of a call submits to one link; its columns are borrowed by the link until the last op completed.
+// linkBatch is what a step submits to one link; its columns are borrowed by the link until the last op completed.
 type linkBatch struct {
 	ports.Batch
 	conn *conn
 	by   *lane // since it was submitted; nil: there was none
 }
 
-// submit sends the batch by a link. Without one, or when it takes nothing, the ops complete at once, as reset.
+// submit sends the batch by a link.
 func (b *linkBatch) submit(by *lane, q *ports.Completions) {
 	b.by = by
+	submit(&b.Batch, by, q)
+}
+
+// submit sends a batch by a link. Without one, or when it takes nothing, the ops complete at once, as reset.
+func submit(b *ports.Batch, by *lane, q *ports.Completions) {
 	err := errNoLink
 	if by != nil {
-		err = by.link.Submit(&b.Batch, q)
+		err = by.link.Submit(b, q)
 	}
 	if err == nil {
 		return

@@ -54,7 +54,8 @@ type conn struct {
 	lanes   atomic.Pointer[[]*lane] // in the order of preference; replaced under peer.mu, never changed
 
 	spaces     atomic.Uint32     // namespaces that the peer was told of
-	foreground atomic.Uint64     // bytes in flight for calls, for the pull's allowance
+	order      linkOrder         // of what calls read
+	foreground atomic.Uint64     // bytes on the links, or waiting for them, for calls: for the pull's allowance
 	credit     domain.PullCredit // of the pull while foreground has bytes in flight; guarded by Node.mu
 	dead       atomic.Bool
 }

@@ -104,8 +104,9 @@ func (n *Node) fence(res *reservation) bool {
 
 // session keeps one version per key for the reads of one client. Guarded by Node.mu.
 type session struct {
-	space domain.Space
-	keys  map[string]sessionKey
+	space  domain.Space
+	called bool
+	keys   map[string]sessionKey
 }
 
 type sessionKey struct {

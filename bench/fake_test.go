@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +47,8 @@ type fakePool struct {
 	lru        *list.List // of *fakeObject, the next victim first
 	filling    map[string]*domain.Extents
 	stats      ports.Stats
+	opened     atomic.Uint64
+	sessions   atomic.Int64 // that are open
 }
 
 type fakeObject struct {
@@ -308,14 +311,25 @@ func (p *fakePool) Close() error {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
 	p.net.closed++
+	if n := p.sessions.Load(); n != 0 {
+		return fmt.Errorf("%d sessions are open", n)
+	}
 	return nil
 }
 
-func (p *fakePool) OpenRead(context.Context, string) (ports.SessionID, error) { panic("not used") }
-func (p *fakePool) CloseRead(ports.SessionID) error                           { panic("not used") }
-func (p *fakePool) Clear(context.Context) error                               { panic("not used") }
-func (p *fakePool) DeregisterMemory(context.Context, ports.MemoryID) error    { panic("not used") }
-func (p *fakePool) Size(context.Context, string, string) (uint64, error)      { panic("not used") }
+func (p *fakePool) OpenRead(context.Context, string) (ports.SessionID, error) {
+	p.sessions.Add(1)
+	return ports.SessionID(p.opened.Add(1)), nil
+}
+
+func (p *fakePool) CloseRead(ports.SessionID) error {
+	p.sessions.Add(-1)
+	return nil
+}
+
+func (p *fakePool) Clear(context.Context) error                            { panic("not used") }
+func (p *fakePool) DeregisterMemory(context.Context, ports.MemoryID) error { panic("not used") }
+func (p *fakePool) Size(context.Context, string, string) (uint64, error)   { panic("not used") }
 func (p *fakePool) RegisterMemory(context.Context, ports.Region) (ports.Memory, error) {
 	panic("not used")
 }

@@ -24,6 +24,7 @@ type rank struct {
 	dest    *buffer
 	device  *mirror // of dest; nil: dest itself is read to
 	regions []ports.Memory
+	session ports.SessionID
 	names   [][]string // of the current request, by pool and page
 	reads   []readCall // in the walk's order
 }
@@ -99,7 +100,7 @@ func (c *readCall) prepare(r *rank, namespace string, pages int) {
 		ranges = c.call.End[n-1]
 	}
 	c.batch = ports.GetBatch{Namespace: namespace, Keys: r.names[c.call.Pool][c.call.FirstPage:][:n], End: c.call.End[:n],
-		Ranges: c.call.Ranges[:ranges], Regions: r.regions}
+		Ranges: c.call.Ranges[:ranges], Regions: r.regions, Session: r.session}
 	c.out = c.out[:n]
 	clear(c.out)
 	c.err = nil

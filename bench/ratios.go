@@ -114,7 +114,7 @@ func (o *Ratios) all(open OpenCluster) []pairing {
 		open = withoutChecksums(open)
 	}
 	list := o.restoreBars(open)
-	list = append(list, o.mixedBars(open)...)
+	list = append(append(list, o.mixedBars(open)...), o.ownBars(open)...)
 	list = append(append(list, o.tcpBars(open)...), sums)
 	list = append(list, o.shmBars(open)...)
 	list = append(append(list, o.planningBars()...), o.copyBars()...)
@@ -227,7 +227,8 @@ func (o *Ratios) restoreBars(open OpenCluster) []pairing {
 		againstWhole("restore-1", "61 x 73,728 B, 32 pages, group 8, 1 rank", one, open,
 			lower(ColTTFLP50, 6, refTTFL), notAbove(ColRestoreP50, refRestore), higher(ColGetRate, 0, refGet)),
 		againstWhole("restore-8", "the same, 8 ranks", eight, open,
-			lower(ColTTFLP95, 6, refTTFL), lower(ColTTFLP50, 4, refTTFL), notAbove(ColRestoreP95, refRestore), higher(ColGetRate, 0, refGet)),
+			lower(ColTTFLP95, 6, refTTFL), lower(ColTTFLP50, 4, refTTFL), notAbove(ColRestoreP95, refRestore),
+			bar{name: ColRestoreP50.String(), figure: int(ColRestoreP50), sense: oursOverTheirs, atMost: 1.15, reference: refRestore}, higher(ColGetRate, 0, refGet)),
 		againstWhole("restore-1-compute", "1 rank that computes 1,000 us a layer", computing, open,
 			lower(ColRestoreP50, 1.3, ""), lower(ColTTFLP50, 0, "")),
 		againstWhole("restore-1-offload", "1 rank beside 1 that offloads", oneOffload, open,
@@ -253,6 +254,33 @@ func (o *Ratios) mixedSide(threads int, shared bool, parts []mixedPart, open Ope
 			return sample{}, err
 		}
 		return sample{figures: row.Values[:], noise: row.Noise}, nil
+	}
+}
+
+// ownBars hold a node to itself: with something switched off, or under another load.
+func (o *Ratios) ownBars(open OpenCluster) []pairing {
+	eight := o.restores("deepseek-v3.2", 8, 32, 8, 1)
+	still := eight
+	still.NoPrefetch = true
+	return []pairing{
+		{name: "no-prefetch-8", what: "61 x 73,728 B, 32 pages, group 8, 8 ranks, the pull switched off: against the pull on", link: barLink,
+			ours: restoreSide(still, open), theirs: restoreSide(eight, open),
+			bars: []bar{{name: ColRestoreP95.String(), figure: int(ColRestoreP95), atMost: 1.2, reference: "3.8x"}, {name: ColRestoreP50.String(), figure: int(ColRestoreP50)}}},
+		{name: "duplex-8", what: "8 threads get and 8 put, 1 MiB a call, 16 Gbit/s and 500 us: against each alone", link: mixedLink,
+			ours: o.mixedSide(8, false, mixedParts[2:], open), theirs: alone(o.mixedSide(8, false, mixedParts[:2], open)),
+			bars: []bar{{name: "get_gibps kept", figure: int(MixedGet), atLeast: 0.8}, {name: "put_gibps kept", figure: int(MixedPut), atLeast: 0.8}}},
+	}
+}
+
+// alone gives what gets and puts reach alone the places of what they reach together.
+func alone(s side) side {
+	return func(ctx context.Context) (sample, error) {
+		out, err := s(ctx)
+		if err == nil {
+			out.figures = slices.Clone(out.figures)
+			out.figures[MixedGet], out.figures[MixedPut] = out.figures[MixedGetAlone], out.figures[MixedPutAlone]
+		}
+		return out, err
 	}
 }
 

@@ -187,8 +187,12 @@ func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
 
 // request runs one request of all ranks; request 0 is the warm-up, which is checked and not measured. Poisoning and checking
 // lie outside of the window.
-func (r *restoreRow) request(ctx context.Context, q int) error {
-	err := inParallel(len(r.ranks), func(i int) error {
+func (r *restoreRow) request(ctx context.Context, q int) (err error) {
+	defer func() { err = errors.Join(err, r.closeSessions()) }()
+	if err := r.openSessions(ctx); err != nil {
+		return err
+	}
+	err = inParallel(len(r.ranks), func(i int) error {
 		name := func(pool, page int) string { return r.sets.name(i, q, pool, page) }
 		return r.ranks[i].prepare(ctx, r.limiter, namespace, r.o.Pages, name)
 	})
@@ -207,6 +211,27 @@ func (r *restoreRow) request(ctx context.Context, q int) error {
 	}
 	r.record(times, bad)
 	return nil
+}
+
+// openSessions gives each rank a session, as an engine opens one for a restore.
+func (r *restoreRow) openSessions(ctx context.Context) (err error) {
+	for _, k := range r.ranks {
+		if k.session, err = r.reader().OpenRead(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *restoreRow) closeSessions() error {
+	var errs []error
+	for _, k := range r.ranks {
+		if k.session != 0 {
+			errs = append(errs, r.reader().CloseRead(k.session))
+		}
+		k.session = 0
+	}
+	return errors.Join(errs...)
 }
 
 // restoreTogether starts all ranks at once and waits for all of them.
