@@ -39,7 +39,9 @@ type linkWaiting[T comparable] struct {
 }
 
 // Add lets something wait. Precondition: it does not wait yet.
-func (o *LinkOrder[T]) Add(what T, t LinkTurn) { o.waiting = append(o.waiting, linkWaiting[T]{what, t}) }
+func (o *LinkOrder[T]) Add(what T, t LinkTurn) {
+	o.waiting = append(o.waiting, linkWaiting[T]{what, t})
+}
 
 // Next is what goes on the link next; ok is false when nothing waits. It waits until it is removed.
 func (o *LinkOrder[T]) Next(now Instant) (what T, ok bool) {
