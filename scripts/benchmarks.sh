@@ -1,7 +1,8 @@
 #!/bin/sh
 # Measures what docs/benchmarks publishes, and writes it there as it goes: a CSV for each bar and each shape, with the machine, the
 # commit, the time and the command in front, and at the end results.md and report.html over all that is there. What fails leaves the
-# file that was there, is named at the end, and makes the exit status 1; the rest is measured all the same.
+# file that was there, with the rows that it had as FILE.failed beside it; it is named at the end and makes the exit status 1. The rest
+# is measured all the same.
 #
 #   sh scripts/benchmarks.sh [WHAT...]    what: ceiling ratios ranges mixed shapes micro report; all but micro by default
 #   BARS=restore-1,mixed-4                these of the ratios
@@ -40,7 +41,9 @@ publish() {
 	printf '%5d s  %s\n' $(($(date +%s) - began)) "$file"
 	if "$bin/spanpool" bench "$@" --output csv >>"$bin/now.csv"; then
 		mv "$bin/now.csv" "$out/$file.csv"
+		rm -f "$out/$file.failed"
 	else
+		mv "$bin/now.csv" "$out/$file.failed"
 		failed="$failed $file"
 	fi
 }

@@ -43,6 +43,7 @@ type served struct {
 
 	named  ports.Region // what the last segment named, and its number: segments mostly name the same, and what is exposed stays
 	buffer uint32
+	size   uint64
 
 	place vec    // where a payload goes
 	under *grant // what it is applied under; nil: it goes nowhere
@@ -125,9 +126,9 @@ func (s *served) region(g segment) ports.Region {
 		if !ok {
 			return nil
 		}
-		s.named, s.buffer = r, g.buffer
+		s.named, s.buffer, s.size = r, g.buffer, r.Len()
 	}
-	if g.off > s.named.Len() || uint64(g.len) > s.named.Len()-g.off {
+	if g.off > s.size || uint64(g.len) > s.size-g.off {
 		return nil
 	}
 	return s.named
