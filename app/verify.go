@@ -38,7 +38,11 @@ func hostBytes(r ports.Region, off, n uint64) []byte {
 
 // sumOf is the sum of a run of a layout over regions that are memory of the host. The layout was checked.
 func sumOf(regions []ports.Region, l *domain.Layout, r domain.Run) uint32 {
-	var sum uint32
+	return sumOn(0, regions, l, r)
+}
+
+// sumOn goes on with a sum by a run.
+func sumOn(sum uint32, regions []ports.Region, l *domain.Layout, r domain.Run) uint32 {
 	mustPlan(domain.ForEachRangePageFragment(*l, r, func(f domain.Fragment) bool {
 		sum = addSum(sum, hostBytes(regions[f.Page.Buffer], f.Off, f.Len))
 		return true

@@ -464,6 +464,26 @@ func TestAWriteInPartsIsVerifiedByItsParts(t *testing.T) {
 	})
 }
 
+// TestALongWriteIsSummedStepByStep: a range of several steps between short ones, of which some share a step.
+func TestALongWriteIsSummedStepByStep(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const size = 3 << 20
+		roomy := place{page: 4 * kib, pages: 4 * size / (4 * kib)}
+		a, b := w.pair(roomy, roomy)
+		id := a.openWrite(size, ports.Hit, "k")
+		var runs []domain.Run
+		var at uint64
+		for _, n := range []uint64{7, 400_000, 300_000, 1_700_001, 512 << 10, 1} {
+			runs = append(runs, domain.Run{Off: at, Len: n})
+			at += n
+		}
+		runs = append(runs, domain.Run{Off: at, Len: size - at})
+		require.Equal(t, ports.Stored, a.writePart(id, "k", size, runs...).Status)
+		require.Equal(t, ports.Stored, a.commitWrite(id, "k")[0].Status)
+		require.True(t, b.mustGet(ports.FromSlot, parts("k", runs...))[0].Verified)
+	})
+}
+
 // TestADirectReadIsVerifiedHoweverItsRangesCutThePutRanges: in pieces that lie apart, and two at once.
 func TestADirectReadIsVerifiedHoweverItsRangesCutThePutRanges(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -145,24 +145,51 @@ func (n *Node) WriteRanges(ctx context.Context, id ports.WriteID, p *ports.PutBa
 	return nil
 }
 
-// writePart copies the ranges of one key into its slot, and sums them there.
+// writePart copies the ranges of one key into its slot, and sums them there, step by step as a put does: short ranges together, a long
+// one in pieces.
 func (n *Node) writePart(ctx context.Context, regions []ports.Memory, w *partWrite, ranges []domain.Range) error {
+	if !n.sumsPuts(n.regions) {
+		return n.copyWrites(ctx, regions, w, ranges)
+	}
+	w.sums = make([]uint32, len(ranges))
+	for lo := 0; lo < len(ranges); {
+		hi, left := lo, uint64(putStep)
+		for hi < len(ranges) && ranges[hi].Len <= left {
+			left -= ranges[hi].Len
+			hi++
+		}
+		if hi > lo {
+			if err := n.copyWrites(ctx, regions, w, ranges[lo:hi]); err != nil {
+				return err
+			}
+			for ; lo < hi; lo++ {
+				w.sums[lo] = sumOf(n.regions, &w.layout, domain.Run{Off: ranges[lo].Off, Len: ranges[lo].Len})
+			}
+			continue
+		}
+		for r := ranges[lo]; r.Len > 0; {
+			step := r
+			step.Len = min(step.Len, putStep)
+			if err := n.copyWrites(ctx, regions, w, []domain.Range{step}); err != nil {
+				return err
+			}
+			w.sums[lo] = sumOn(w.sums[lo], n.regions, &w.layout, domain.Run{Off: step.Off, Len: step.Len})
+			r.Off, r.RegionOff, r.Len = r.Off+step.Len, r.RegionOff+step.Len, r.Len-step.Len
+		}
+		lo++
+	}
+	return nil
+}
+
+// copyWrites copies ranges of one key into its slot in one batch.
+func (n *Node) copyWrites(ctx context.Context, regions []ports.Memory, w *partWrite, ranges []domain.Range) error {
 	var copies []ports.CopyOp
 	for _, r := range ranges {
 		copies = n.appendWrite(copies, regions, r, w.layout)
 	}
 	errs := make([]error, len(copies))
 	n.p.Copier.Copy(ctx, copies, errs)
-	if err := firstError(errs); err != nil {
-		return err
-	}
-	if !n.sumsPuts(n.regions) {
-		return nil
-	}
-	for _, r := range ranges {
-		w.sums = append(w.sums, sumOf(n.regions, &w.layout, domain.Run{Off: r.Off, Len: r.Len}))
-	}
-	return nil
+	return firstError(errs)
 }
 
 // claimParts checks every key, and pins the slots that bytes will go to.
