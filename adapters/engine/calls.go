@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -260,8 +261,12 @@ func (s *calls) Size(ctx context.Context, req *enginev1.SizeRequest) (*enginev1.
 
 // Status is about this node.
 func (s *calls) Status(context.Context, *enginev1.StatusRequest) (*enginev1.StatusReply, error) {
+	warnings := s.Warnings
+	if s.Notes != nil {
+		warnings = slices.Concat(warnings, s.Notes())
+	}
 	return &enginev1.StatusReply{Node: string(s.Self.ID), Incarnation: uint64(s.Self.Incarnation), Version: s.Version,
-		UptimeNanos: uint64(time.Since(s.Started)), Warnings: s.Warnings, Counts: s.counted()}, nil
+		UptimeNanos: uint64(time.Since(s.Started)), Warnings: warnings, Counts: s.counted()}, nil
 }
 
 // Peers is about the others.

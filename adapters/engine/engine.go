@@ -24,8 +24,9 @@ type Config struct {
 	Pool     ports.Pool
 	Self     ports.Peer
 	Version  string
-	Warnings []string  // shown by Status
-	Started  time.Time // zero: now
+	Warnings []string        // shown by Status
+	Notes    func() []string // more of those, as they are when Status is asked; it does not wait. nil: none
+	Started  time.Time       // zero: now
 
 	MaxBytes       uint64 // of objects in flight in messages, over all calls; default 1 GiB
 	MaxClientBytes uint64 // in flight to and from registered memory, of each client; default 1 GiB

@@ -352,13 +352,13 @@ func TestManyKeysAreAnsweredInTheirOrder(t *testing.T) {
 }
 
 func TestTheNodeSaysWhatItIs(t *testing.T) {
-	c, _, _ := served(t, &pool{}, Config{Version: "v1", Warnings: []string{"insecure"}, Started: time.Now().Add(-time.Hour)})
+	c, _, _ := served(t, &pool{}, Config{Version: "v1", Warnings: []string{"insecure"}, Notes: func() []string { return []string{"as of now"} }, Started: time.Now().Add(-time.Hour)})
 	s, err := c.Status(t.Context(), &enginev1.StatusRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "a", s.GetNode())
 	require.Equal(t, uint64(7), s.GetIncarnation())
 	require.Equal(t, "v1", s.GetVersion())
-	require.Equal(t, []string{"insecure"}, s.GetWarnings())
+	require.Equal(t, []string{"insecure", "as of now"}, s.GetWarnings())
 	require.GreaterOrEqual(t, s.GetUptimeNanos(), uint64(time.Hour))
 	require.Equal(t, uint64(4), s.GetCounts()["get_keys.hit"])
 	for name := range s.GetCounts() {

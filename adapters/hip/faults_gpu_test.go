@@ -159,6 +159,8 @@ func TestAHangingDeviceLeavesHostMemoryQuiet(t *testing.T) {
 			require.NotZero(t, report.Devices[0].Stats.Timeouts)
 			require.NotZero(t, report.Devices[0].Stats.Refused)
 			require.False(t, report.Devices[1].Lost)
+			require.Len(t, r.Notes(), 1)
+			require.Contains(t, r.Notes()[0], "device 0 (0000:01:00.0) is lost")
 		})
 	}
 }

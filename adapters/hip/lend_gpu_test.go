@@ -125,6 +125,7 @@ func TestMemoryOfAnotherProcessIsReadAndWritten(t *testing.T) {
 			report, err := r.Report()
 			require.NoError(t, err)
 			require.True(t, report.Import.Tried)
+			require.Len(t, r.Notes(), 1, "what was found is told")
 			require.Equal(t, o.WithoutDMABuf, errors.Is(report.Import.Err, errors.ErrUnsupported), "%v", report.Import)
 		})
 	}

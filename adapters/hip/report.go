@@ -72,6 +72,22 @@ func (r *Runtime) Report() (Report, error) {
 	return out, errors.Join(errs...)
 }
 
+// Notes is what whoever looks at a node should know of its devices. It asks none of them, so it does not wait for one that hangs.
+func (r *Runtime) Notes() []string {
+	var out []string
+	for _, d := range r.devices {
+		if d.isLost() {
+			out = append(out, fmt.Sprintf("gpu: device %d (%s) is lost: it did not answer within %v; what lies there is not served any more", d.ordinal, d.pci, r.cfg.Deadline))
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.imported.Tried {
+		out = append(out, "gpu: lent memory can be exported for a NIC (which is not used): "+r.mu.imported.String())
+	}
+	return out
+}
+
 func (d *device) report() (DeviceReport, error) {
 	out := DeviceReport{Ordinal: d.ordinal, Lost: d.isLost(), Stats: d.stats.read()}
 	var got DeviceReport

@@ -178,3 +178,6 @@ func (r *Runtime) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Built says whether this build can open a runtime.
+const Built = hiprt.Supported

@@ -71,3 +71,25 @@ func TestBenchGPUMeasuresWhatItVerified(t *testing.T) {
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "--gpu-device 2: want 0 to 1")
 }
+
+func TestDoctorTellsWhatTheGPUsRuntimeCan(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{Devices: 2})
+	o := invoke(t, "doctor", "gpu", "--gpu-library", lib.Path)
+	require.Equal(t, exitOK, o.code, "%s", o.stderr)
+	for _, want := range []string{"hip, " + lib.Path + ", version 70051831", "memory for a NIC           yes", "0000:02:00.0, 256 MiB free of 256"} {
+		require.Contains(t, o.stdout, want)
+	}
+	require.NotContains(t, o.stdout, "->", "all is well")
+
+	lib = fakeGPU(t, fakehip.Options{Version: fakehip.ROCm5, WithoutBatch: true, WithoutDMABuf: true})
+	o = invoke(t, "doctor", "gpu", "--gpu-library", lib.Path)
+	require.Equal(t, exitOK, o.code, "%s", o.stderr)
+	require.Contains(t, o.stdout, "MemcpyBatchAsync")
+	require.Contains(t, o.stdout, "hipMemGetHandleForAddressRange")
+
+	lib = fakeGPU(t, fakehip.Options{Devices: -1})
+	o = invoke(t, "doctor", "gpu", "--gpu-library", lib.Path)
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stdout, "no device is detected")
+	require.Contains(t, o.stderr, "no GPU can be used")
+}

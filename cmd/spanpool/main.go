@@ -104,7 +104,7 @@ func newRoot(env environment) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%s: %w", c.CommandPath(), err)}
 	})
-	root.AddCommand(newServe(env), newCtl(env), newConfig(env), newBench(env), newVersion())
+	root.AddCommand(newServe(env), newCtl(env), newConfig(env), newBench(env), newDoctor(), newVersion())
 	return root
 }
 

@@ -34,7 +34,7 @@ func leftForClients(s *config.Settings) uint64 {
 
 func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.Pool, c *control, own *resources, at *Addresses, l *slog.Logger) error {
 	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings(),
-		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), MaxRegionBytes: leftForClients(s), Journal: c.directory})
+		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), Notes: on.GPU.notes, MaxRegionBytes: leftForClients(s), Journal: c.directory})
 	if err != nil {
 		return partError("socket", err)
 	}

@@ -34,6 +34,14 @@ func (g *gpu) devices() engine.Devices {
 	return g.lent
 }
 
+// notes is what ctl status shows of it.
+func (g *gpu) notes() []string {
+	if g == nil {
+		return nil
+	}
+	return g.Notes()
+}
+
 func openGPU(s *config.Settings, own *resources) (*gpu, error) {
 	r, err := hip.Open(hip.Config{Vendor: hip.Vendor(s.GPURuntime), Library: s.GPULibrary, Deadline: s.GPUDeadline, Host: dram.NewCopier()})
 	if err != nil {
