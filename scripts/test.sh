@@ -23,7 +23,7 @@ is_required() { case " $required " in *" $1 "*) true ;; *) false ;; esac }
 # gotest runs go test and shows a line per package, of failures everything, and puts the skipped tests into the summary.
 gotest() {
 	log=$work/go.log
-	{ go test -v -timeout 5m "$@" 2>&1; echo $? >"$work/rc"; } | tee "$log" | grep -E '^(ok|FAIL|panic:|[[:space:]]*--- FAIL)'
+	{ go test -v -timeout 10m "$@" 2>&1; echo $? >"$work/rc"; } | tee "$log" | grep -E '^(ok|FAIL|panic:|[[:space:]]*--- FAIL)'
 	awk '/^=== (RUN|CONT|NAME)/ { t = $3 }
 		/^ +[^ ]+[.]go:[0-9]+: / { w = $0; sub(/^ +[^ ]+[.]go:[0-9]+: /, "", w); why[t] = w }
 		/^ *--- SKIP/ { print $3 ": " why[$3] }' "$log" >>"$work/skipped"
