@@ -164,7 +164,11 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 	medium := dram.Config{Bytes: size.MediumBytes, PageSize: size.PageBytes}
 	if spec.Transport == TransportSHM {
 		medium.Backing = dram.Memfd
-		if h.near, err = shm.Open(shm.Config{Clock: boottime.New(), Secret: spec.Secret}); err != nil {
+		near := shm.Config{Clock: boottime.New(), Secret: spec.Secret, Copier: dram.NewCopier()}
+		if spec.Copier != nil {
+			near.Copier = spec.Copier(near.Copier) // its copies count among all that run at once
+		}
+		if h.near, err = shm.Open(near); err != nil {
 			return err
 		}
 	}

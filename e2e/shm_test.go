@@ -176,6 +176,10 @@ func TestAStoppedReaderDoesNotHoldUpAnOwnerThatEnds(t *testing.T) {
 	a, b := p.nodes["a"], p.nodes["b"]
 	p.eventually(func() bool { return b.peer(t, "a").GetTransport() == "shm" }, "b does not read a's memory")
 	b.signal(t, syscall.SIGSTOP)
+	p.eventually(func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.cmd.Process.Pid))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	}, "b does not stop")
 	a.signal(t, syscall.SIGTERM)
 	p.eventually(a.hasEnded, "a does not end")
 	require.Contains(t, a.log.String(), "1 peers have not let go")

@@ -106,7 +106,14 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()         // its status is that it was killed
 }
 
-func (c *child) signal(s os.Signal) { require.NoError(c.t, c.cmd.Process.Signal(s)) }
+// stop is SIGSTOP, and waits until it has come.
+func (c *child) stop() {
+	require.NoError(c.t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	require.Eventually(c.t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	}, 30*time.Second, time.Millisecond)
+}
 
 func (c *child) tell(line string) {
 	_, err := io.WriteString(c.in, line+"\n")
@@ -229,7 +236,7 @@ func TestCloseSaysThatAReaderHasNotLetGo(t *testing.T) {
 		n := &node{inner: owner}
 		require.NoError(t, owner.Expose(0, shared(t, 4096)))
 		c := reader(t, n)
-		c.signal(syscall.SIGSTOP)
+		c.stop()
 		if dropped {
 			owner.Drop(ports.Peer{ID: "reader", Incarnation: 1})
 		}

@@ -18,6 +18,9 @@ type Config struct {
 	// Secret, when it is set, must be the same on both ends: a key that was overheard on the control connection is then of no use.
 	Secret []byte
 
+	// Copier copies out of a peer's memory; nil: the runtime's copy. A fault, in either memory, must fail its op and nothing else.
+	Copier ports.Copier
+
 	// Workers is how many goroutines copy at once; default as many as there are cores, and less than GOMAXPROCS, so that
 	// copies never hold every P: the network poller would starve. At most 256.
 	Workers     int

@@ -1,24 +1,24 @@
 package shm
 
 import (
-	"runtime"
-	"runtime/debug"
+	"context"
 	"sync"
 	"sync/atomic"
 
-	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
 
 const (
 	// turnBytes is what a worker copies of one batch before the next batch has its turn, so that a short call does not wait for a
-	// long one; an op is not split. At 10 GB/s it is 50 us, far more than a turn's bookkeeping takes.
-	turnBytes = 512 << 10
-	// turnOps bounds the completions of a turn that wait for each other; the number is arbitrary.
-	turnOps = 256
-	// pieceBytes is how much is copied without a look at whether the link still lives, and without a chance for the scheduler. It
-	// lies well above 1 MiB, from which on the runtime's copy goes past the caches. At 10 GB/s a piece takes under a millisecond.
-	pieceBytes = 4 << 20
+	// long one; an op is not split. It is also what the copier is handed at once: enough to go past the caches, and not so much that
+	// it should be parted. At 10 GB/s it is 100 us, far more than a turn's bookkeeping takes.
+	turnBytes = 1 << 20
+	// turnOps and turnCopies bound the scratch of a turn; the numbers are arbitrary.
+	turnOps    = 256
+	turnCopies = 1024
+	// pieceBytes is the most that is copied without a look at whether the link still lives. It lies above 1 MiB, from which on the
+	// runtime's copy goes past the caches. At 10 GB/s it takes a fifth of a millisecond.
+	pieceBytes = 2 << 20
 )
 
 // copies is the work of all links of a transport: batches in a queue, of which workers carry out a turn each. Workers are there as
@@ -38,8 +38,8 @@ type copies struct {
 		running    int
 		active     map[*run]struct{} // batches of which ops are not complete
 		free       []*run
-		scratch    []*[turnOps]ports.Completion // of workers that have ended
-		quiet      *sync.Cond                   // a batch has left active
+		spare      []*scratch // of workers that have ended
+		quiet      *sync.Cond // a batch has left active
 	}
 }
 
@@ -158,15 +158,15 @@ func (w *copies) spawnLocked() {
 }
 
 // scratch gives a worker that begins the room of one that ended.
-func (w *copies) scratch() *[turnOps]ports.Completion {
+func (w *copies) scratch() *scratch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := len(w.mu.scratch)
+	n := len(w.mu.spare)
 	if n == 0 {
-		return new([turnOps]ports.Completion)
+		return &scratch{}
 	}
-	s := w.mu.scratch[n-1]
-	w.mu.scratch = w.mu.scratch[:n-1]
+	s := w.mu.spare[n-1]
+	w.mu.spare = w.mu.spare[:n-1]
 	return s
 }
 
@@ -177,13 +177,14 @@ type turn struct {
 }
 
 // take takes the first turn of the queue's head, and puts what is left of that behind the others. Without work the worker has ended.
-func (w *copies) take(scratch *[turnOps]ports.Completion) (t turn, ok bool) {
+func (w *copies) take(s *scratch) (t turn, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.head == nil {
 		w.mu.running--
-		clear(scratch[:])
-		w.mu.scratch = append(w.mu.scratch, scratch)
+		clear(s.done)
+		clear(s.errs)
+		w.mu.spare = append(w.mu.spare, s)
 		return t, false
 	}
 	r := w.popLocked()
@@ -222,31 +223,120 @@ func (r *run) bytesOf(i int) (sum uint64) {
 	return sum
 }
 
-// work is one worker: it carries out turns as long as there are any. Memory that is not there, a peer's or a caller's, fails the op.
+// scratch is the room of one worker.
+type scratch struct {
+	done   []ports.Completion // of a turn's ops
+	moved  []uint64           // bytes that arrived, by done
+	copies []ports.CopyOp     // that the copier is handed next
+	of     []int              // whose they are: places in done
+	errs   []error
+	bytes  uint64 // of copies
+}
+
+// work is one worker: it carries out turns as long as there are any.
 func (w *copies) work() {
 	defer w.wg.Done()
-	scratch := w.scratch()
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	s := w.scratch()
 	for {
-		t, ok := w.take(scratch)
+		t, ok := w.take(s)
 		if !ok {
 			return
 		}
-		done := scratch[:0]
-		now := w.t.cfg.Clock.Now()
-		for i := t.lo; i < t.hi; i++ {
-			if t.state[i].Load() != opRefused {
-				done = append(done, ports.Completion{Tag: t.batch.Ops[i].Tag, Err: w.carry(t.run, i, now)})
-			}
-		}
+		w.carry(t, s)
 		// The one fence is the lease: an op is complete at an instant that is read after its last byte. One look at the clock, which is
 		// a system call, does for a turn.
 		at := w.t.cfg.Clock.Now()
-		for i := range done {
-			done[i].At = at
+		for i := range s.done {
+			s.done[i].At = at
 		}
-		w.finish(t.run, done)
+		w.finish(t.run, s.done)
 	}
+}
+
+// carry copies the ops of a turn, and says in the scratch what became of each.
+func (w *copies) carry(t turn, s *scratch) {
+	l := t.link
+	s.done, s.moved = s.done[:0], s.moved[:0]
+	now := w.t.cfg.Clock.Now()
+	for i := t.lo; i < t.hi; i++ {
+		if t.state[i].Load() == opRefused {
+			continue
+		}
+		op := &t.batch.Ops[i]
+		s.done, s.moved = append(s.done, ports.Completion{Tag: op.Tag}), append(s.moved, 0)
+		if op.Deadline != 0 && op.Deadline <= now {
+			s.done[len(s.done)-1].Err = ports.ErrTimeout
+			continue
+		}
+		w.copySegments(l, t.segments(i), &t.state[i], s)
+	}
+	w.flush(s)
+	k := 0
+	for i := t.lo; i < t.hi; i++ {
+		if t.state[i].Load() == opRefused {
+			continue
+		}
+		why := t.batch.Ops[i].Purpose
+		l.bytes[why].Add(s.moved[k])
+		if c := &s.done[k]; c.Err != nil {
+			l.thrown[why].Add(s.moved[k])
+			c.Err = fail("op", l.to, c.Err)
+		}
+		k++
+	}
+}
+
+// copySegments hands an op to the copier, in pieces, until it is cancelled or its link ends.
+func (w *copies) copySegments(l *Link, segs []ports.Segment, state *opState, s *scratch) {
+	k := len(s.done) - 1
+	for i := range segs {
+		seg := &segs[i]
+		for off := uint64(0); off < seg.Len; {
+			if s.done[k].Err = l.stops(state); s.done[k].Err != nil {
+				return
+			}
+			n := min(seg.Len-off, pieceBytes)
+			s.copies = append(s.copies, ports.CopyOp{Dst: seg.Local, Src: l.mapped.regions[seg.Remote],
+				DstOff: seg.LocalOff + off, SrcOff: seg.RemoteOff + off, Len: n})
+			s.of = append(s.of, k)
+			off += n
+			if s.bytes += n; s.bytes >= turnBytes || len(s.copies) == turnCopies {
+				w.flush(s)
+			}
+		}
+	}
+}
+
+// stops says why an op is not to be copied any further; nil: it is.
+func (l *Link) stops(state *opState) error {
+	if l.ended.Load() {
+		return ports.ErrReset
+	}
+	if state.Load() == opCancelled {
+		return ports.ErrCancelled
+	}
+	return nil
+}
+
+// flush copies what was collected. Memory that is not there, a peer's or a caller's, fails the op.
+func (w *copies) flush(s *scratch) {
+	if len(s.copies) == 0 {
+		return
+	}
+	for len(s.errs) < len(s.copies) {
+		s.errs = append(s.errs, nil)
+	}
+	w.t.cfg.Copier.Copy(context.Background(), s.copies, s.errs[:len(s.copies)])
+	for i, k := range s.of {
+		if err := s.errs[i]; err == nil {
+			s.moved[k] += s.copies[i].Len
+		} else if s.done[k].Err == nil {
+			w.t.note(Faulted)
+			s.done[k].Err = err
+		}
+	}
+	clear(s.copies)
+	s.copies, s.of, s.bytes = s.copies[:0], s.of[:0], 0
 }
 
 // finish completes ops. The batch's columns are not touched from the moment on in which they may be the caller's again.
@@ -267,65 +357,6 @@ func (w *copies) finish(r *run, done []ports.Completion) {
 	if l.ops.n -= len(done); l.ops.n == 0 && l.ended.Load() {
 		close(l.ops.quiet)
 	}
-}
-
-// carry copies one op.
-func (w *copies) carry(r *run, i int, now domain.Instant) error {
-	l, op := r.link, &r.batch.Ops[i]
-	var copied uint64
-	var err error
-	if op.Deadline != 0 && op.Deadline <= now {
-		err = ports.ErrTimeout
-	} else {
-		copied, err = l.copySegments(r.segments(i), &r.state[i])
-	}
-	l.bytes[op.Purpose].Add(copied)
-	if err == nil {
-		return nil
-	}
-	l.thrown[op.Purpose].Add(copied)
-	return fail("op", l.to, err)
-}
-
-// copySegments returns how many bytes arrived; after a fault that is not known.
-func (l *Link) copySegments(segs []ports.Segment, state *opState) (copied uint64, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			l.t.note(Faulted)
-			err = faultOf(r)
-		}
-	}()
-	for i := range segs {
-		s := &segs[i]
-		dst := s.Local.(ports.HostRegion).Bytes()[s.LocalOff : s.LocalOff+s.Len]
-		src := l.mapped.buffers[s.Remote][s.RemoteOff : s.RemoteOff+s.Len]
-		for {
-			if l.ended.Load() {
-				return copied, ports.ErrReset
-			}
-			if state.Load() == opCancelled {
-				return copied, ports.ErrCancelled
-			}
-			n := copy(dst[:min(len(dst), pieceBytes)], src)
-			copied += uint64(n)
-			if dst, src = dst[n:], src[n:]; len(dst) == 0 {
-				break
-			}
-		}
-	}
-	return copied, nil
-}
-
-// faultOf panics again with what is no memory fault: that is a bug.
-func faultOf(r any) error {
-	fault, ok := r.(interface {
-		runtime.Error
-		Addr() uintptr
-	})
-	if !ok {
-		panic(r)
-	}
-	return &FaultError{Addr: fault.Addr()}
 }
 
 // cancel marks ops; whoever copies them, or comes to, sees it.

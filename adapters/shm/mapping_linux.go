@@ -14,8 +14,9 @@ import (
 
 // mapping is a peer's buffers in this process, to be read.
 type mapping struct {
-	buffers [][]byte // by number; nil: there is none of that number
-	whole   [][]byte // what was mapped
+	buffers [][]byte       // by number; nil: there is none of that number
+	regions []ports.Region // the same for a copier: made once, for that allocates
+	whole   [][]byte       // what was mapped
 	bytes   uint64
 }
 
@@ -37,7 +38,7 @@ func (m *mapping) add(b buffer, fd int) error {
 		return fmt.Errorf("buffer %d: %d bytes at %d of a file of %d: %w", b.number, b.len, b.off, size, ports.ErrBounds)
 	}
 	for int(b.number) >= len(m.buffers) {
-		m.buffers = append(m.buffers, nil)
+		m.buffers, m.regions = append(m.buffers, nil), append(m.regions, nil)
 	}
 	if m.buffers[b.number] != nil {
 		return fmt.Errorf("buffer %d: twice: %w", b.number, domain.ErrInvalid)
@@ -52,6 +53,7 @@ func (m *mapping) add(b buffer, fd int) error {
 	}
 	m.whole = append(m.whole, all)
 	m.buffers[b.number] = all[lead : lead+b.len : lead+b.len]
+	m.regions[b.number] = ports.HostRegionOf(m.buffers[b.number])
 	m.bytes += b.len
 	return nil
 }
@@ -62,7 +64,7 @@ func (m *mapping) unmap() error {
 	for _, b := range m.whole {
 		errs = append(errs, unix.Munmap(b))
 	}
-	m.buffers, m.whole = nil, nil
+	m.buffers, m.regions, m.whole = nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -111,6 +111,7 @@ func TestAFaultFailsItsOpAndNothingElse(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, unix.Ftruncate(int(short.File().FD), 0))
 	l.mapped.buffers = append(l.mapped.buffers, b)
+	l.mapped.regions = append(l.mapped.regions, ports.HostRegionOf(b))
 	l.mapped.whole = append(l.mapped.whole, b)
 
 	gone, err := unix.Mmap(-1, 0, 64<<10, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -228,18 +229,16 @@ func TestBatchesTakeTurns(t *testing.T) {
 	w.mu.Lock()
 	w.mu.running++
 	w.mu.Unlock()
-	var scratch [turnOps]ports.Completion
+	var s scratch
 	for i, want := range [][2]int{{2, 3}, {0, 3}, {0, turnOps}, {4, 5}, {turnOps, 2 * turnOps}} {
-		turn, ok := w.take(&scratch)
+		turn, ok := w.take(&s)
 		require.True(t, ok)
 		require.Equal(t, want, [2]int{turn.lo, turn.hi}, "turn %d", i)
-		var done []ports.Completion
-		for op := turn.lo; op < turn.hi; op++ {
-			done = append(done, ports.Completion{Tag: turn.batch.Ops[op].Tag, Err: w.carry(turn.run, op, 0)})
-		}
-		w.finish(turn.run, done)
+		w.carry(turn, &s)
+		require.Len(t, s.done, turn.hi-turn.lo)
+		w.finish(turn.run, s.done)
 	}
-	_, ok := w.take(&scratch)
+	_, ok := w.take(&s)
 	require.False(t, ok)
 	require.Equal(t, 5+3+2*turnOps, q.Len())
 	w.workers = workers

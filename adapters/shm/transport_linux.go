@@ -78,6 +78,9 @@ func Open(cfg Config) (*Transport, error) {
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = time.Second
 	}
+	if cfg.Copier == nil {
+		cfg.Copier = plain{}
+	}
 	if cfg.Workers == 0 {
 		cfg.Workers = max(1, min(runtime.NumCPU(), runtime.GOMAXPROCS(0)-1))
 	}

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/boottime"
+	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/shm"
 	"github.com/spanpool/spanpool/adapters/tcp"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
@@ -110,7 +111,7 @@ func openSHM(o opening) (ports.Transport, error) {
 	if !sharesMemory(o.Settings) {
 		return nil, partError("transport", errNotShared)
 	}
-	t, err := shm.Open(shm.Config{Clock: o.Clock, Secret: o.Settings.Secret, DialTimeout: o.Settings.Node.DialTimeout / 2}) // what is left of a hello's time is for the transport after it
+	t, err := shm.Open(shm.Config{Clock: o.Clock, Copier: dram.NewCopier(), Secret: o.Settings.Secret, DialTimeout: o.Settings.Node.DialTimeout / 2}) // what is left of a hello's time is for the transport after it
 	if err != nil {
 		return nil, partError("transport", err)
 	}
