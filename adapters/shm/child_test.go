@@ -198,8 +198,8 @@ func TestADeadOwnersMemoryIsLetGoUnderItsReaders(t *testing.T) {
 		case <-time.After(30 * time.Second):
 			require.FailNow(t, "the link outlives its owner")
 		}
+		wg.Wait() // before their memory goes
 		require.Zero(t, holds(t, ownersFiles))
-		wg.Wait()
 	}
 	require.Zero(t, asker.inner.Stats().Outbound)
 }

@@ -244,6 +244,58 @@ func TestBatchesTakeTurns(t *testing.T) {
 	w.workers = workers
 }
 
+// TestOpsThatAreCancelledOrResetAreNotCopied: by hand again, so that they are sure to be waiting.
+func TestOpsThatAreCancelledOrResetAreNotCopied(t *testing.T) {
+	owner, asker := open(t, "owner", Config{}), open(t, "asker", Config{})
+	mem, dst := shared(t, 8192), shared(t, 8192)
+	content.Fill(mem.Bytes(), 1, 0)
+	content.Poison(dst.Bytes())
+	require.NoError(t, owner.inner.Expose(0, mem))
+	w := &asker.inner.copies
+	workers := w.workers
+	w.workers = 0
+	for _, tt := range []struct {
+		how  func(l *Link, q *ports.Completions)
+		want [3]error
+	}{
+		{func(l *Link, q *ports.Completions) {
+			l.Cancel(q, []uint64{1})
+			l.Cancel(ports.NewCompletions(), []uint64{0, 2})
+		}, [3]error{nil, ports.ErrCancelled, nil}},
+		{func(l *Link, _ *ports.Completions) {
+			require.NoError(t, l.conn.SetReadDeadline(time.Unix(1, 0))) // as Close does, which would wait
+			require.Eventually(t, l.ended.Load, 10*time.Second, time.Millisecond)
+		}, [3]error{ports.ErrReset, ports.ErrReset, ports.ErrReset}},
+	} {
+		l, q := dial(t, asker, owner), ports.NewCompletions()
+		b := &ports.Batch{}
+		for i := range uint64(3) {
+			b.Ops = append(b.Ops, ports.Op{Tag: i, First: uint32(i), Count: 1})
+			b.Segments = append(b.Segments, ports.Segment{RemoteOff: i * 1000, Local: dst, LocalOff: i * 1000, Len: 1000})
+		}
+		require.NoError(t, l.Submit(b, q))
+		tt.how(l, q)
+		w.mu.Lock()
+		w.mu.running++
+		w.mu.Unlock()
+		var s scratch
+		turn, ok := w.take(&s)
+		require.True(t, ok)
+		w.carry(turn, &s)
+		w.finish(turn.run, s.done)
+		_, ok = w.take(&s)
+		require.False(t, ok)
+		for _, c := range take(t, q, 3) {
+			require.ErrorIs(t, c.Err, tt.want[c.Tag])
+			if c.Err != nil {
+				require.Equal(t, -1, content.CheckPoison(dst.Bytes()[c.Tag*1000:][:1000]), "op %d", c.Tag)
+			}
+		}
+		content.Poison(dst.Bytes())
+	}
+	w.workers = workers
+}
+
 func TestReadingAllocatesNothing(t *testing.T) {
 	owner, asker := open(t, "owner", Config{}), open(t, "asker", Config{})
 	mem, dst := shared(t, 1<<20), shared(t, 1<<20)
