@@ -12,7 +12,7 @@ import grpc
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.errors import (CallError, GoneError, LimitError, NoReplyError, NotQuietError, SpanpoolError, UnavailableError)
 from spanpool.link import ANSWERED, REGISTER_BYTES_PER_SECOND, Deadline, Link, refusal
-from spanpool.memory import Memory, map_file, shared_file
+from spanpool.memory import DeviceMemory, Memory, map_file, shared_file
 
 DEFAULT_SOCKET = "/run/spanpool/engine.sock"
 NAME_BYTES = 4 << 20  # of keys in one call that names them: half of the least limit of a message
@@ -387,6 +387,19 @@ class Client:
         except BaseException:
             memory.close()
             raise
+
+    def register_device(self, address: int, nbytes: int, handle: bytes, device: str, off: int = 0) -> DeviceMemory:
+        """Registers memory of a GPU: nbytes from byte off on of the allocation that the IPC handle names, on the device at a PCI address
+        such as "0000:c1:00.0" (spanpool.ipc finds these). CallError where the node does not take such memory: abilities.device_ipc."""
+        deadline = self._registration(0)
+        memory = DeviceMemory(address, nbytes, handle, device, off)
+
+        def do(link: Link) -> Memory:
+            link.register(memory, deadline)
+            return memory
+
+        self._register(do, deadline)
+        return memory
 
     def _registration(self, nbytes: int) -> Deadline:
         return Deadline(self.timeout + nbytes / REGISTER_BYTES_PER_SECOND)

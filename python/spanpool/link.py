@@ -13,13 +13,14 @@ import grpc
 
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.errors import CallError, GoneError, LimitError, NoReplyError, SpanpoolError, UnavailableError
-from spanpool.memory import Memory
+from spanpool.memory import DeviceMemory, Memory
 
 PROTOCOL = 1
 SERVICE = "/spanpool.engine.v1.Engine/"
 # Calls with one request and one reply, by name: what protoc's plugin for Python would make, without its demands on versions.
 CALLS = {
-    "Hello": pb.HelloReply, "Deregister": pb.DeregisterReply, "NameKeys": pb.NameKeysReply, "DropKeys": pb.DropKeysReply,
+    "Hello": pb.HelloReply, "Deregister": pb.DeregisterReply, "RegisterDevice": pb.RegisterDeviceReply,
+    "NameKeys": pb.NameKeysReply, "DropKeys": pb.DropKeysReply,
     "BatchExists": pb.BatchExistsReply, "BatchGetRanges": pb.RangesReply, "BatchPutRanges": pb.RangesReply,
     "OpenRead": pb.OpenReadReply, "ReadRanges": pb.RangesReply, "CloseRead": pb.CloseReadReply,
     "OpenWrite": pb.OpenWriteReply, "WriteRanges": pb.RangesReply, "Commit": pb.RangesReply, "Abort": pb.AbortReply,
@@ -48,6 +49,13 @@ class Deadline:
     def left(self) -> float:
         """Seconds, at least one millisecond: what is late fails by itself."""
         return max(self.at - time.monotonic(), 0.001)
+
+    def _register_device(self, memory: DeviceMemory, deadline: Deadline) -> int:
+        request = pb.RegisterDeviceRequest(ipc_handle=memory.handle, device=memory.device, off=memory.off, len=memory.length)
+        try:
+            return self.call("RegisterDevice", request, deadline.left()).region.region
+        except grpc.RpcError as e:
+            raise refusal(e) from None
 
     def over(self) -> bool:
         return time.monotonic() >= self.at
@@ -133,9 +141,19 @@ class Link:
 
     def register(self, memory: Memory, deadline: Deadline) -> None:
         """Registers memory. An UnavailableError or a GoneError ends the link."""
+        if isinstance(memory, DeviceMemory):
+            self.regions[memory] = self._register_device(memory, deadline)
+            return
         request = pb.DescriptorRequest(register_file=pb.RegisterFile(off=memory.off, len=memory.before + memory.length))
         reply, _ = self.exchange(request, deadline, memory.fd)
         self.regions[memory] = reply.region.region
+
+    def _register_device(self, memory: DeviceMemory, deadline: Deadline) -> int:
+        request = pb.RegisterDeviceRequest(ipc_handle=memory.handle, device=memory.device, off=memory.off, len=memory.length)
+        try:
+            return self.call("RegisterDevice", request, deadline.left()).region.region
+        except grpc.RpcError as e:
+            raise refusal(e) from None
 
     def over(self, seconds: float) -> bool:
         """Whether the node has ended, or let this client go, within so long: then it touches nothing any more."""

@@ -41,6 +41,21 @@ class Memory:
         return f"Memory(0x{self.address:x}, {self.length} bytes)"
 
 
+class DeviceMemory(Memory):
+    """Memory of a GPU that the node opens by an IPC handle: off bytes into the allocation that the handle names."""
+
+    def __init__(self, address: int, length: int, handle: bytes, device: str, off: int):
+        self.address, self.length, self.before, self.off = address, length, 0, off
+        self.handle, self.device = handle, device
+
+    @property
+    def buffer(self) -> np.ndarray:
+        raise TypeError("memory of a GPU has no bytes here")
+
+    def close(self) -> None:
+        """Has no descriptor."""
+
+
 def map_file(fd: int, length: int) -> Memory:
     """Maps a file of the node's, shared. fd is the memory's from now on."""
     try:

@@ -24,7 +24,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from spanpool import recognise
+from spanpool import ipc, recognise
 from spanpool.client import BUSY, DEFAULT_SOCKET, SUCCESS, Client, Handle, Lists, Pattern, Placed, Runs, encode
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.errors import CallError, LimitError, NotQuietError, SpanpoolError, UnavailableError
@@ -354,6 +354,9 @@ class UMBPClient:
 
     def _region(self, ptr: int, nbytes: int, location: Any, device: int) -> _Region:
         if not is_host(ptr, nbytes):
+            lent = self._lend(ptr, nbytes)
+            if lent is not None:
+                return _Region(ptr, nbytes, lent, None)
             self._stages.pinned = True
             return _Region(ptr, nbytes, None, device_bytes(ptr, nbytes, device))
         found = shared_file(ptr, nbytes)
@@ -365,6 +368,19 @@ class UMBPClient:
             return _Region(ptr, nbytes, self.client.register(ptr, nbytes, fd, off), None)
         finally:
             os.close(fd)
+
+    def _lend(self, ptr: int, nbytes: int) -> Optional[Memory]:
+        """Memory of a GPU that the node opens, or None where that cannot be."""
+        if not self.client.connect().abilities.device_ipc:
+            return None
+        runtime = ipc.runtime()
+        if runtime is None:
+            return None
+        try:
+            return self.client.register_device(ptr, nbytes, *ipc.lend(runtime, ptr, nbytes))
+        except (CallError, LimitError) as e:
+            self._note("memory of a GPU is not lent, and is copied", 1, e)
+            return None
 
     def deregister_memory(self, ptr: int) -> bool:
         """Returns when no call touches the memory. The address that was registered first stands for all that is registered. Memory that

@@ -6,11 +6,15 @@ import signal
 import threading
 import time
 import unittest
+from unittest import mock
 
 import numpy as np
 
 from spanpool import (CallError, Client, GoneError, Handle, LimitError, Lists, NoReplyError, NotQuietError, Pattern, Placed, UnavailableError)
-from spanpool.client import EXISTS, HIT, NOT_FOUND, STORED, Runs
+from spanpool import ipc
+from spanpool.client import EXISTS, HIT, STORED, Runs
+from spanpool.engine.v1 import engine_pb2 as pb
+from spanpool.link import Deadline, Link
 from tests.content import GUARD, POISON, content
 from tests.sidecar import Sidecar, eventually
 
@@ -245,6 +249,50 @@ class ClientTest(Case):
         for t in threads:
             t.join(60)
         self.assertEqual([], failures)
+
+
+class DeviceTest(Case):
+    """Memory of a GPU is registered by its handle: this node has none, so its answers are put in its place."""
+
+    def test_a_node_without_a_gpu_refuses(self):
+        c = self.client()
+        self.assertFalse(c.connect().abilities.device_ipc)
+        with self.assertRaises(CallError):
+            c.register_device(1 << 40, 4096, bytes(64), "0000:c1:00.0")
+
+    def test_a_handle_is_lent_and_lent_again_after_a_restart(self):
+        c, asked = self.client(), []
+        real = Link.call
+
+        def call(link, name, request, *rest):
+            if name != "RegisterDevice":
+                return real(link, name, request, *rest)
+            asked.append(request)
+            return pb.RegisterDeviceReply(region=pb.Region(region=70 + len(asked)))
+
+        fake = ipc.Runtime(lambda out, attribute, p: set_int(out, 3), lambda base, size, p: set_int(base, 1 << 40) or set_int(size, 1 << 20),
+                           lambda handle, p: ctypes.memmove(handle, bytes(range(64)), 64) and 0, lambda out, n, d: ctypes.memmove(out, b"0000:C1:00.0\0", 13) and 0)
+        with mock.patch.object(Link, "call", call):
+            lent = ipc.lend(fake, (1 << 40) + 8192, 4096)
+            self.assertEqual((bytes(range(64)), "0000:c1:00.0", 8192), tuple(lent))
+            memory = c.register_device((1 << 40) + 8192, 4096, *lent)
+            where = Pattern([0], [64], [memory], [128], [64], [1])
+            parts = c._parts(c._state.link, [Placed(["k"], where)], Deadline(1))
+            self.assertEqual(([71], [128]), (list(parts[0].pattern.region), list(parts[0].pattern.base)))
+            with self.assertRaises(CallError):
+                ipc.lend(fake, (1 << 40) + 8192, 1 << 20)  # beyond the allocation
+            with self.assertRaises(CallError):
+                ipc.lend(fake._replace(handle=lambda *_: 1), 1 << 40, 4096)
+            c._state.retire(c._state.link)
+            c.connect()
+            self.assertEqual(2, len(asked))
+            self.assertEqual((bytes(range(64)), "0000:c1:00.0", 8192, 4096), (asked[1].ipc_handle, asked[1].device, asked[1].off, asked[1].len))
+            self.assertEqual(72, c._state.link.regions[memory])
+
+
+def set_int(out, value):
+    out._obj.value = value
+    return 0
 
 
 class EndTest(Case):

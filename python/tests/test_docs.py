@@ -23,5 +23,15 @@ class DocsTest(unittest.TestCase):
         self.assertIn("all bytes are back: True", out.stdout)
 
 
+class BenchTest(unittest.TestCase):
+    def test_the_benchmark_runs_and_verifies(self):
+        node = Sidecar(256)
+        self.addCleanup(node.close)
+        out = subprocess.run([sys.executable, "-m", "spanpool.bench", "--socket", node.socket, "--runs", "1"], capture_output=True, text=True, timeout=120,
+                             env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
+        self.assertEqual((0, ""), (out.returncode, out.stderr), out.stdout)
+        self.assertEqual(4, len(out.stdout.splitlines()), out.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()
