@@ -53,7 +53,7 @@ def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int],
     if n == 0 or s.shape != (n,) or o.shape != (n,) or s.min() <= 0 or o.min() < 0:
         raise ValueError("no ranges")
     rows = ptrs if len(members) == len(ptrs) else [ptrs[i] for i in members]
-    if any(len(row) != n for row in rows):
+    if set(map(len, rows)) != {n}:
         raise ValueError("not as many addresses as sizes")
     addresses = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=n * len(rows)).reshape(len(rows), n)
     if addresses.min() < 0:
