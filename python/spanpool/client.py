@@ -119,6 +119,7 @@ class _State:
         self.unsettled: dict[Link, dict[int, object]] = {}  # calls that may touch memory still, and what they keep; each counts as a user
         self.memories: dict[Memory, None] = {}  # in order; under registering
         self.registering = threading.Lock()  # connecting too, which registers again
+        self.attempt: Optional["_Attempt"] = None  # to connect, under way; under lock
         self.closed = self.forked = False
         _living.add(self)
 
@@ -154,6 +155,45 @@ class _State:
         for link in list(self.links):
             if link.socket is not None:
                 link.socket.close()
+
+
+class _Attempt:
+    """One attempt to connect. error is why it failed, once done is set."""
+
+    def __init__(self, state: _State, path: str, namespace: bytes, name: str, timeout: float):
+        self.done, self.error = threading.Event(), None  # type: threading.Event, Optional[SpanpoolError]
+        self.thread = threading.Thread(target=self._run, args=(state, path, namespace, name, timeout), name="spanpool connects", daemon=True)
+
+    def _run(self, state: _State, path: str, namespace: bytes, name: str, timeout: float) -> None:
+        try:
+            with state.registering:
+                self._connect(state, path, namespace, name, timeout)
+        except GoneError as e:
+            self.error = UnavailableError(f"the node was started anew just now: {e}")
+        except SpanpoolError as e:
+            self.error = e
+        except Exception as e:
+            self.error = SpanpoolError(f"connecting to {path}: {type(e).__name__}: {e}")
+        finally:
+            with state.lock:
+                state.attempt = None
+            self.done.set()
+
+    @staticmethod
+    def _connect(state: _State, path: str, namespace: bytes, name: str, timeout: float) -> None:
+        link = Link(path, namespace, name, Deadline(timeout))
+        try:
+            for memory in state.memories:
+                link.register(memory, Deadline(timeout + memory.length / REGISTER_BYTES_PER_SECOND))
+        except BaseException:
+            link.close()
+            raise
+        with state.lock:
+            if not state.closed:
+                state.link = link
+                state.links.add(link)
+                return
+        link.close()
 
 
 _living: "weakref.WeakSet[_State]" = weakref.WeakSet()
@@ -211,35 +251,27 @@ class Client:
             self._state.leave(link)
 
     def _link(self, deadline: Deadline) -> Link:
-        """A link in use, which is the caller's to leave."""
-        link = self._current()
-        if link is not None:
-            return link
-        with self._registering(deadline):
-            link = self._current()  # another thread may have been first
+        """A link in use, which is the caller's to leave. Making one can take longer than this caller has, since memory is registered again:
+        then the attempt goes on, and is the next caller's."""
+        for _ in range(4):  # arbitrary: a link that is made may be lost at once
+            link = self._current()
             if link is not None:
                 return link
-            try:
-                link = Link(self.socket, self.namespace, self.name, deadline)
-                self._register_again(link, deadline)
-            except GoneError as e:
-                raise UnavailableError(f"the node was started anew just now: {e}") from None
-            with self._state.lock:
-                link.users = 1
-                if not self._state.closed:
-                    self._state.link = link
-                    self._state.links.add(link)
-                    return link
-            link.close()
-        raise UnavailableError("the client is closed")
+            attempt = self._connecting()
+            if not attempt.done.wait(deadline.left()):
+                raise UnavailableError(f"still connecting to {self.socket}, or registering memory there")
+            if attempt.error is not None:
+                raise attempt.error.with_traceback(None) from None
+        raise UnavailableError(f"the node at {self.socket} ends again and again")
 
-    def _register_again(self, link: Link, deadline: Deadline) -> None:
-        try:
-            for memory in self._state.memories:
-                link.register(memory, deadline)
-        except BaseException:
-            link.close()
-            raise
+    def _connecting(self) -> "_Attempt":
+        """The attempt that is under way, or a new one, on a thread that its own bounds end. It knows no client, so that it keeps none."""
+        state = self._state
+        with state.lock:
+            if state.attempt is None:
+                state.attempt = _Attempt(state, self.socket, self.namespace, self.name, self.timeout)
+                state.attempt.thread.start()
+            return state.attempt
 
     def _current(self) -> Optional[Link]:
         state = self._state

@@ -384,6 +384,27 @@ class FaultTest(Case):
                 session.get(reading(whole(["a"], memory, [0])))
             session.close()
 
+    def test_registering_again_may_take_longer_than_the_call_that_needs_it(self):
+        c = self.client()
+        memory = self.put(c, ["a"])
+        self.node.kill()
+        self.node.start()
+        real, go_on = Link.register, threading.Event()
+
+        def register(link, m, deadline):
+            go_on.wait(30)
+            self.assertGreater(deadline.left(), 5)
+            real(link, m, deadline)
+
+        with mock.patch.object(Link, "register", register):
+            for _ in range(3):
+                with self.assertRaisesRegex(UnavailableError, "still connecting"):
+                    c.exists(["a"], timeout=0.1)
+            go_on.set()
+            self.assertEqual([False], c.exists(["a"]).found)
+        self.assertEqual(1, c.stats()[0]["now.engine.clients"], "one attempt for all")
+        self.put(c, ["a"], memory)
+
     def test_a_stopped_node_bounds_every_call(self):
         c = self.client(timeout=0.5, quiet_timeout=0.5)
         memory = self.put(c, ["a"])
