@@ -207,6 +207,7 @@ type events struct {
 	ch   *verbs.Channel
 	file *os.File // a duplicate, since verbs closes the channel's own
 	raw  syscall.RawConn
+	take func(fd uintptr) bool // made once, so that a wait allocates nothing
 }
 
 const pollBatch = 64
@@ -217,6 +218,7 @@ func openEvents(c *verbs.Context, entries int) (*events, error) {
 		return nil, err
 	}
 	e := &events{ch: ch}
+	e.take = func(uintptr) bool { return e.cq.TakeEvent() }
 	if e.cq, err = c.CreateCQ(entries, pollBatch, ch); err != nil {
 		return nil, errors.Join(err, ch.Close())
 	}
@@ -239,7 +241,7 @@ func (e *events) until(at time.Time) { _ = e.file.SetReadDeadline(at) } // fails
 
 // wait returns when there was an event or the time has come.
 func (e *events) wait() {
-	_ = e.raw.Read(func(uintptr) bool { return e.cq.TakeEvent() }) // whoever waits looks again
+	_ = e.raw.Read(e.take) // whoever waits looks again
 }
 
 // close follows that of the queue pairs.

@@ -153,13 +153,15 @@ func (l *Link) free() error {
 	return errors.Join(errs...)
 }
 
-func (t *Transport) keep(l *Link) bool {
+// keep makes a pending link one of ours, unless the transport is closed: then it stays pending.
+func (t *Transport) keep(p *pendingLink) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.closed {
 		return false
 	}
-	t.mu.links[l] = struct{}{}
+	delete(t.mu.pending, p)
+	t.mu.links[p.link] = struct{}{}
 	return true
 }
 

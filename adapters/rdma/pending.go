@@ -60,8 +60,11 @@ func (p *pendingLink) Close() error {
 }
 
 func (p *pendingLink) drop() error {
-	defer p.link.t.wg.Done()
-	return p.link.free()
+	err := p.link.free()
+	p.link.t.mu.Lock()
+	defer p.link.t.mu.Unlock()
+	delete(p.link.t.mu.pending, p)
+	return err
 }
 
 // Link connects the pairs to the answer's, and returns when the owner has answered over them.
@@ -81,13 +84,12 @@ func (p *pendingLink) connect(ctx context.Context, answered []byte) (ports.Link,
 	if err == nil {
 		err = p.take(&a)
 	}
-	if err == nil && !l.t.keep(l) {
+	if err == nil && !l.t.keep(p) {
 		err = ports.ErrClosed
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.drop())
 	}
-	l.t.wg.Done() // the link is in the table now, whose links Close ends
 	l.start = a.start
 	go l.run()
 	ctx, cancel := context.WithTimeout(ctx, l.t.cfg.DialTimeout)

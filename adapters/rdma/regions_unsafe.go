@@ -156,20 +156,24 @@ func (t *Transport) deregister(r *region) error {
 
 // lockHint names the limit that a refusal to lock memory usually comes from.
 func lockHint(err error) string {
-	var limit syscall.Rlimit
-	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) || syscall.Getrlimit(rlimitMemlock, &limit) != nil {
+	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) {
 		return ""
 	}
-	return fmt.Sprintf(" (the limit of locked memory, RLIMIT_MEMLOCK, is %s; ulimit -l or LimitMEMLOCK= raises it)", limitText(limit.Cur))
+	return fmt.Sprintf(" (the limit of locked memory, RLIMIT_MEMLOCK, is %s; ulimit -l or LimitMEMLOCK= raises it)", LockedMemoryLimit())
 }
 
 const rlimitMemlock = 8 // syscall does not have it
 
-func limitText(n uint64) string {
-	if n == ^uint64(0) {
+// LockedMemoryLimit is what registered memory counts against, as text.
+func LockedMemoryLimit() string {
+	var limit syscall.Rlimit
+	switch err := syscall.Getrlimit(rlimitMemlock, &limit); {
+	case err != nil:
+		return "unknown: " + err.Error()
+	case limit.Cur == ^uint64(0):
 		return "unlimited"
 	}
-	return fmt.Sprintf("%d bytes", n)
+	return fmt.Sprintf("%d bytes", limit.Cur)
 }
 
 // insert adds to the table, or finds the same memory in it.

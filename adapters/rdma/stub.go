@@ -25,6 +25,9 @@ func Devices() ([]DeviceInfo, error) {
 	return nil, fmt.Errorf("rdma devices: %w: this build has no RDMA support (make builds it in where infiniband/verbs.h is)", errors.ErrUnsupported)
 }
 
+// LockedMemoryLimit is unknown.
+func LockedMemoryLimit() string { return "unknown" }
+
 // Stats is empty.
 func (*Transport) Stats() Stats { return Stats{} }
 

@@ -52,6 +52,7 @@ type Transport struct {
 		lastIn   uint64
 		inbound  map[uint64]*inbound
 		links    map[*Link]struct{}
+		pending  map[*pendingLink]struct{}
 	}
 }
 
@@ -78,6 +79,7 @@ func open(cfg Config) (*Transport, error) {
 	t.mu.grants = make(map[ports.GrantID]*grant)
 	t.mu.inbound = make(map[uint64]*inbound)
 	t.mu.links = make(map[*Link]struct{})
+	t.mu.pending = make(map[*pendingLink]struct{})
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the program instead
 	t.start = binary.LittleEndian.Uint64(b[:])
@@ -392,6 +394,7 @@ func (t *Transport) Close() error {
 	defer close(t.mu.shut)
 	links := slices.Collect(maps.Keys(t.mu.links))
 	in := slices.Collect(maps.Values(t.mu.inbound))
+	pending := slices.Collect(maps.Keys(t.mu.pending))
 	t.mu.Unlock()
 	for _, l := range links {
 		l.end(ports.ErrReset)
@@ -401,6 +404,9 @@ func (t *Transport) Close() error {
 	}
 	for _, l := range links {
 		<-l.done
+	}
+	for _, p := range pending { // whoever has it in hand finds it closed
+		_ = p.Close() // what stays keeps the protection domain, of which release tells
 	}
 	close(t.stop)
 	t.inbox.until(past)
@@ -426,18 +432,25 @@ func (t *Transport) Offer(_ context.Context, to ports.PeerID) (ports.PendingLink
 	t.mu.Lock()
 	closed := t.mu.closed
 	if !closed {
-		t.wg.Add(1) // Close waits for pending links: they hold queue pairs
+		t.wg.Add(1) // Close waits for an offer that is being made
 	}
 	t.mu.Unlock()
 	if closed {
 		return nil, fail("offer", to, ports.ErrClosed)
 	}
+	defer t.wg.Done()
 	p, err := t.offer(to)
 	if err != nil {
-		t.wg.Done()
 		return nil, fail("offer", to, err)
 	}
-	return p, nil
+	t.mu.Lock()
+	if !t.mu.closed {
+		t.mu.pending[p] = struct{}{}
+		t.mu.Unlock()
+		return p, nil
+	}
+	t.mu.Unlock()
+	return nil, fail("offer", to, errors.Join(ports.ErrClosed, p.Close()))
 }
 
 type counters struct {

@@ -1,0 +1,5 @@
+//go:build race && rdma
+
+package rdma
+
+const raceEnabled = true
