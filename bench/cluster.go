@@ -25,7 +25,7 @@ type NodeSpec struct {
 // ClusterSpec is the nodes that a workload runs on.
 type ClusterSpec struct {
 	Nodes      []NodeSpec
-	Transport  string // TransportInproc, TransportTCP or TransportSHM
+	Transport  string // TransportInproc, TransportTCP, TransportSHM or TransportRDMA
 	Locality   domain.LocalityMode
 	NoPrefetch bool
 	// NoChecksums has no node of this process make sums or verify by them.
@@ -116,7 +116,7 @@ type OpenCluster func(ctx context.Context, spec ClusterSpec) (*Cluster, error)
 
 // OpenNodes is the OpenCluster of real nodes.
 func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
-	if spec.Transport == TransportTCP || spec.Transport == TransportSHM {
+	if spec.Transport != TransportInproc && spec.Transport != "" {
 		return openTCP(ctx, &spec)
 	}
 	network := inproc.NewNetwork(networkOptions(spec.Link, spec.GPU))

@@ -34,7 +34,7 @@ type Remote struct {
 
 // checkTransport refuses what a transport cannot do.
 func checkTransport(transport string, link LinkSpec, remotes []Remote) error {
-	if err := CheckAvailable("--transport", transport, []string{TransportInproc, TransportTCP, TransportSHM}, "rdma", "auto"); err != nil {
+	if err := CheckAvailable("--transport", transport, []string{TransportInproc, TransportTCP, TransportSHM, TransportRDMA}, "auto"); err != nil {
 		return err
 	}
 	if transport != TransportInproc && link.modelled() {
@@ -103,11 +103,12 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
 		}
 	}
-	if spec.Transport == TransportSHM {
+	switch spec.Transport {
+	case TransportSHM:
 		if err := readsByShm(c.Nodes); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-	} else {
+	case TransportTCP: // only its bytes pass the kernel, which counts them
 		c.Sockets = hosts[0].data.Payload
 	}
 	if hosts[0].bare {
@@ -195,11 +196,18 @@ func (h *host) open(spec *ClusterSpec, size NodeSpec) (err error) {
 			return err
 		}
 	}
-	data, err := tcp.Listen(t)
+	data, err := openData(spec.Transport, t)
 	if err == nil {
 		h.data = &meteredTransport{Transport: data}
 	}
 	return err
+}
+
+func openData(transport string, c tcp.Config) (ports.Transport, error) {
+	if transport == TransportRDMA {
+		return openRDMA()
+	}
+	return tcp.Listen(c)
 }
 
 func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
@@ -219,8 +227,8 @@ func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
 			*into = h.memory[i]
 		}
 	}
-	h.node, h.stop, err = inject.Daemon(app.Config{ID: h.id, Incarnation: h.self.Incarnation, Locality: spec.Locality,
-		NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums}, parts)
+	h.node, h.stop, err = inject.Daemon(patient(spec.Transport, app.Config{ID: h.id, Incarnation: h.self.Incarnation, Locality: spec.Locality,
+		NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums}), parts)
 	if err != nil || h.listen == nil {
 		return err
 	}

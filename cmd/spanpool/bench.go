@@ -17,7 +17,7 @@ func newBench(env environment) *cobra.Command {
 		Args:  noArgs,
 		RunE:  showHelp,
 	}
-	c.AddCommand(newLayerwise(env), newMixed(env), newRatios(env), newReplay(env), newCeiling(env), newEngine(env), newRanges(env), newReport(), newBenchGPU())
+	c.AddCommand(newLayerwise(env), newMixed(env), newRatios(env), newReplay(env), newCeiling(env), newEngine(env), newRanges(env), newReport(), newBenchGPU(), newBenchRDMA())
 	return c
 }
 

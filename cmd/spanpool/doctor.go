@@ -15,7 +15,7 @@ func newDoctor() *cobra.Command {
 		Args:  noArgs,
 		RunE:  showHelp,
 	}
-	c.AddCommand(newDoctorGPU())
+	c.AddCommand(newDoctorGPU(), newDoctorRDMA())
 	return c
 }
 

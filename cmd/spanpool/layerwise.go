@@ -88,7 +88,7 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.BoolVar(&f.o.Grouping.Interleave, "interleave-groups", false, "deal layers round-robin to the groups, so that nothing is adjacent (default false)")
 	s.BoolVar(&f.o.Verify, "verify", true, "check every byte; false marks the rows")
 	s.BoolVar(&f.o.LocalOnly, "local-only", false, "seed everything at the reader, without a peer: the floor (default false)")
-	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc, tcp, shm (reads; writes by tcp)")
+	s.StringVar(&f.o.Transport, "transport", "inproc", "between the nodes: inproc, tcp, rdma, shm (reads; writes by tcp)")
 	f.remotes.define(s)
 	s.StringVar(&f.fetch, "fetch", "ranged", "how the reader fetches: ranged, or, to compare with, whole objects under one lock a direction: whole")
 	s.StringVar(&f.locality, "locality", "fill", "how far reads make objects local: off, pull, fill")

@@ -19,7 +19,7 @@ func openRDMA(o opening) (ports.Transport, error) {
 	if err != nil {
 		return nil, partError("transport", err)
 	}
-	o.Log.Info("rdma", "device", t.Device())
+	o.Log.Info("rdma", "device", t.Device(), "locked_memory", rdma.LockedMemoryLimit())
 	for _, c := range t.Clamps() {
 		o.Log.Warn("the rdma device can do less than was asked for", "what", c.What, "asked", c.Asked, "got", c.Got)
 	}
