@@ -1,5 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python check generate bench bench-redis profile e2e e2e-hardware
+# What this machine has the libraries for.
+RDMA := $(shell printf '\043include <infiniband/verbs.h>\n' | $(or $(CC),cc) -E - >/dev/null 2>&1 && echo rdma)
+
+.PHONY: help build test-rdma demo test test-python check generate bench bench-redis profile e2e e2e-hardware
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -9,6 +12,13 @@ demo: ## two nodes in this process restore objects layer group by layer group, v
 	@echo
 	@echo "Every byte was verified. wire_range_mib moved for the ranks and wire_background_mib behind their backs; together they are"
 	@echo "local_write_mib, what is local now: each byte crossed once."
+
+build: ## bin/spanpool, with rdma where infiniband/verbs.h (Debian: libibverbs-dev) and a C compiler are
+	@echo "rdma: $(if $(RDMA),built in,left out, for infiniband/verbs.h or a C compiler is not here)"
+	$(if $(RDMA),CGO_ENABLED=1 )go build -tags '$(RDMA)' -o bin/ ./cmd/spanpool
+
+test-rdma: ## verbs without a NIC: Soft-RoCE in a throw-away virtual machine
+	@sh scripts/parts/rdma.sh
 
 test: ## all tests; SPANPOOL_REQUIRE=rdma,hip,hip-device,redis,python,browser,structure makes a skipped part a failure
 	@sh scripts/test.sh

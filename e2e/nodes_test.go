@@ -145,7 +145,8 @@ func (p *pool) start(id string) *node {
 	n.log, n.ended = &log{}, make(chan struct{})
 	args := append([]string{"serve", "--node-id", id, "--listen", n.control, "--data-listen", n.data, "--http", n.httpThere,
 		"--socket", n.socketThere, "--peers", p.peers(), "--dram-bytes", "16MiB", "--arena-get-bytes", "4MiB", "--arena-put-bytes", "4MiB",
-		"--secret-file", n.place.secretFile, "--transport", "tcp"}, p.args...)
+		"--secret-file", n.place.secretFile}, overRDMA(p.ids, id)...)
+	args = append(args, p.args...)
 	n.cmd = n.place.command(append(args, n.args...)...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	require.NoError(p.t, n.cmd.Start())
@@ -183,7 +184,11 @@ func (p *pool) together(ids ...string) {
 // eventually polls until it is so.
 func (p *pool) eventually(so func() bool, what string, args ...any) {
 	p.t.Helper()
-	within(p.t, soon, so, what, args...)
+	limit := soon
+	if len(rdmaDevices()) > 0 {
+		limit *= 4 // their processor may be emulated, on a busy machine
+	}
+	within(p.t, limit, so, what, args...)
 }
 
 func within(t *testing.T, limit time.Duration, so func() bool, what string, args ...any) {
