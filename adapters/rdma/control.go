@@ -89,9 +89,8 @@ func (c *control) greet(ctx context.Context) error {
 
 func (l *Link) greet(ctx context.Context) error { return l.ctl.greet(ctx) }
 
-// askLocked has a write's grant opened. Ops of one batch that name one grant share that.
+// askLocked has a write's grant opened, by the next kick. Ops of one batch that name one grant share that.
 func (l *Link) askLocked(o *op) {
-	now := l.t.cfg.Clock.Now()
 	for _, w := range l.mu.waiting {
 		if w.asked == 0 && w.token == *o.token {
 			w.ops = append(w.ops, o)
@@ -99,7 +98,6 @@ func (l *Link) askLocked(o *op) {
 		}
 	}
 	l.mu.waiting = append(l.mu.waiting, &opening{token: *o.token, ops: []*op{o}})
-	l.ctl.kickLocked(now)
 }
 
 // kickLocked sends the next request, if there is one and none is on its way. What makes ops go on comes first.

@@ -301,6 +301,52 @@ func TestARevokeLeavesOtherGrantsOfTheWriter(t *testing.T) {
 	require.Equal(t, -1, content.Check(c.mem.Bytes()[8*page:][:page], 1, 0))
 }
 
+// TestWhatWasOpenedBeforeAFenceIsOpenedAgain: most of the writes wait for room when their grant is revoked. None of them may go over the
+// pair's successor, since the pages are another key's by then.
+func TestWhatWasOpenedBeforeAFenceIsOpenedAgain(t *testing.T) {
+	cfg := slow()
+	cfg.SendDepth = 16
+	c := newCouple(t, cfg)
+	l := dial(t, c.asker, c.owner)
+	content.Fill(c.local.Bytes(), 1, 0)
+	refs := make([]domain.PageRef, pages)
+	for i := range refs {
+		refs[i].Page = uint32(i)
+	}
+	id, token, err := c.owner.Transport.Grant(c.asker.Self, page, refs)
+	require.NoError(t, err)
+	const ops = 8 * pages
+	b := &ports.Batch{}
+	for i := range uint64(ops) {
+		b.Segments = append(b.Segments, c.piece(i%pages*page, i%pages*page, page))
+		b.Ops = append(b.Ops, ports.Op{Tag: i, First: uint32(i), Count: 1, Dir: ports.Write, Purpose: ports.PurposePut, Grant: token, Deadline: c.asker.cfg.Clock.Now().Add(2 * patience)})
+	}
+	q := ports.NewCompletions()
+	require.NoError(t, l.Submit(b, q))
+	var done []ports.Completion
+	for len(done) < 3*cfg.SendDepth {
+		done, err = q.Take(t.Context(), patience, done)
+		require.NoError(t, err)
+	}
+	require.NoError(t, c.owner.Transport.Revoke(t.Context(), id, false))
+	content.Fill(c.mem.Bytes(), 2, 0)
+	refused := 0
+	for len(done) < ops {
+		held := len(done)
+		done, err = q.Take(t.Context(), patience, done)
+		require.NoError(t, err)
+		require.Greater(t, len(done), held, "ops do not complete")
+	}
+	for _, d := range done {
+		if d.Err != nil {
+			require.ErrorIs(t, d.Err, ports.ErrRevoked)
+			refused++
+		}
+	}
+	require.Positive(t, refused, "every write was through before the revoke")
+	require.Equal(t, -1, content.Check(c.mem.Bytes(), 2, 0), "first byte that landed after the revoke")
+}
+
 // TestAGrantThatNobodyOpenedIsRevokedWithoutAFence: its writer was told no key.
 func TestAGrantThatNobodyOpenedIsRevokedWithoutAFence(t *testing.T) {
 	c := newCouple(t, slow())
@@ -401,7 +447,7 @@ func TestADeadlineTakesThePairDownAndTheNextOpIsServed(t *testing.T) {
 	content.Poison(c.local.Bytes())
 	partition(t, false)
 	require.Positive(t, c.asker.events(EventDeadline))
-	c.readRight(t, l) // it looks at every byte, so what lands late shows
+	c.readRight(t, l)                                                                                                 // it looks at every byte, so what lands late shows
 	require.Eventually(t, func() bool { return c.asker.events(EventPairRevived) > 0 }, patience, 10*time.Millisecond) // the other one served that
 }
 

@@ -71,13 +71,14 @@ func (p *pair) wr() uint64 {
 
 func (p *pair) at(pos uint32) *request { return &p.ring[pos%uint32(len(p.ring))] }
 
-// postLocked posts as much of the queues as there is room for.
+// postLocked posts as much of the queues as there is room for, and has the next thing asked for.
 func (l *Link) postLocked(now domain.Instant) {
 	if l.mu.dead != nil {
 		return
 	}
 	for l.postReadsLocked(now) || l.postWritesLocked(now) {
 	}
+	l.ctl.kickLocked(now)
 }
 
 // postReadsLocked posts one chain to the pair with the most room, and reports whether there may be more to post.
