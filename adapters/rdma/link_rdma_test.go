@@ -469,9 +469,6 @@ func TestALinkIsMadeAnewWhenTheWayIsThereAgain(t *testing.T) {
 
 // TestReadsAllocateNothing in steady state.
 func TestReadsAllocateNothing(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	c := newCouple(t, slow())
 	l := dial(t, c.asker, c.owner)
 	b := c.op(1, ports.Read, ports.GrantToken{}, c.piece(1, 1, 1728), c.piece(5000, 9000, 1728))

@@ -1,5 +1,0 @@
-//go:build race && rdma
-
-package rdma
-
-const raceEnabled = true
