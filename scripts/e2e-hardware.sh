@@ -49,10 +49,10 @@ else
 	fi
 fi
 
-# Devices that this release has no transport for.
+# Devices that are tried by hand.
 devices() { ls -d "$@" 2>/dev/null | tr '\n' ' '; }
 rdma=$(devices /sys/class/infiniband/*)
-note 'not run' "rdma: ${rdma:-no device is here; }${rdma:+is here; }this release has no such transport"
+note 'not run' "rdma: ${rdma:-no device is here; }${rdma:+is here; see docs/rdma.md for what to run on it; }make test-rdma has Soft-RoCE"
 
 # The GPU's suites on the one of this host.
 printf '\n== hbm: sh scripts/parts/hip-device.sh\n'
