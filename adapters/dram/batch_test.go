@@ -103,13 +103,15 @@ func TestALargeBatchIsCopiedByAllPlaces(t *testing.T) {
 		dst, ops := moved(2 * sharedBatch)
 		var came atomic.Int64
 		all := make(chan struct{})
+		patient, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
 		ctx := &probe{t.Context(), func() {
 			if came.Add(1) == places {
 				close(all)
 			}
 			select {
 			case <-all:
-			case <-time.After(patience):
+			case <-patient.Done():
 				t.Errorf("%d goroutines began a turn, not %d", came.Load(), places)
 			}
 		}}
