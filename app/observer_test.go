@@ -81,6 +81,18 @@ func TestBytesByTheArenaAreObserved(t *testing.T) {
 	})
 }
 
+func TestBytesFromAndToRegisteredMemoryAreObserved(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var s samples
+		a, b := w.pair(place{}, observedBy(&s, place{registered: true, Config: noPool}))
+		a.put(objectSize, "k")
+		b.mustGet(ports.FromDirect, part("k", 7, 1_000))
+		require.Equal(t, batch(ports.BatchGetRanges, map[ports.Source]uint64{ports.FromDirect: 1_000}), s.take())
+		require.Equal(t, ports.Stored, b.putTo(t.Context(), "a", 1, objectSize, 2, "l")[0].Status)
+		require.Equal(t, batch(ports.BatchPutRanges, map[ports.Source]uint64{ports.FromDirect: objectSize}), s.take())
+	})
+}
+
 // TestABatchTakesUntilItEnds: also one whose caller left, of which nothing is told twice.
 func TestABatchTakesUntilItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -34,7 +34,7 @@ proto_current() {
 }
 
 scripts_parse() {
-	for f in scripts/*.sh; do sh -n "$f" || return 1; done
+	for f in scripts/*.sh scripts/parts/*.sh; do sh -n "$f" || return 1; done
 	bash -n .ci/run
 }
 

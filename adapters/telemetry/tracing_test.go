@@ -61,7 +61,7 @@ func traced(t *testing.T, sample float64) (*Tracing, func() tracetest.SpanStubs)
 func attributesOf(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, a := range s.Attributes {
-		all[string(a.Key)] = a.Value.Emit()
+		all[string(a.Key)] = a.Value.String()
 	}
 	return all
 }
