@@ -211,15 +211,14 @@ func (d *device) drop(j *job) {
 
 // close ends the threads, waits for them for a bounded time, and says what could not be given back.
 func (d *device) close() error {
-	if !d.endThreads() {
-		return nil
-	}
-	timer := time.NewTimer(d.r.cfg.Deadline)
-	defer timer.Stop()
-	select {
-	case <-d.ended:
-	case <-timer.C:
-		return fail("close", d.ordinal, fmt.Errorf("%w: a thread is still in the library, and keeps its memory", ErrLost))
+	if d.endThreads() {
+		timer := time.NewTimer(d.r.cfg.Deadline)
+		defer timer.Stop()
+		select {
+		case <-d.ended:
+		case <-timer.C:
+			return fail("close", d.ordinal, fmt.Errorf("%w: a thread is still in the library, and keeps its memory", ErrLost))
+		}
 	}
 	if d.isLost() {
 		return fail("close", d.ordinal, fmt.Errorf("%w: what was under way keeps its memory", ErrLost))
