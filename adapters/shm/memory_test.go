@@ -133,6 +133,12 @@ func TestAFaultFailsItsOpAndNothingElse(t *testing.T) {
 	require.Equal(t, -1, content.CheckPoison(dst.Bytes()[8000:]))
 	require.EqualValues(t, 2, asker.inner.Stats().Refused[Faulted])
 	require.NoError(t, read(t, l, seg(0, dst, 0))[0], "the link and its worker live")
+
+	before := l.Counts()
+	require.Error(t, read(t, l, append(seg(0, dst, 0), seg(1, dst, 8192)...))[0])
+	after := l.Counts()
+	require.EqualValues(t, 4000, after.Thrown[ports.PurposeGet]-before.Thrown[ports.PurposeGet], "what arrived of an op that failed")
+	require.EqualValues(t, 4000, after.Bytes[ports.PurposeGet]-before.Bytes[ports.PurposeGet])
 }
 
 // read submits reads and waits for them.
