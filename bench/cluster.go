@@ -37,6 +37,8 @@ type ClusterSpec struct {
 	// Copier makes what stands in front of every node's copier: a Limiter's. nil: nothing does.
 	Copier func(ports.Copier) ports.Copier
 
+	// Lease is of what nodes let others read; 0: the default.
+	Lease time.Duration
 	// GPU is where media lie, if not in host memory. nil: there.
 	GPU *GPU
 
@@ -181,7 +183,7 @@ func openNode(network *inproc.Network, id ports.PeerID, spec *ClusterSpec, size 
 		return n
 	}
 	config := inject.Config{
-		Node:          app.Config{ID: id, Locality: spec.Locality, NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums},
+		Node:          app.Config{ID: id, Locality: spec.Locality, NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums, PeerLease: spec.Lease},
 		MediumBytes:   size.MediumBytes,
 		PageSize:      size.PageBytes,
 		GetArenaBytes: off(size.GetArena),

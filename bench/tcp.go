@@ -227,7 +227,7 @@ func (h *host) start(spec *ClusterSpec, members []grpcpeer.Member) (err error) {
 			*into = h.memory[i]
 		}
 	}
-	h.node, h.stop, err = inject.Daemon(patient(spec.Transport, app.Config{ID: h.id, Incarnation: h.self.Incarnation, Locality: spec.Locality,
+	h.node, h.stop, err = inject.Daemon(patient(spec.Transport, app.Config{ID: h.id, Incarnation: h.self.Incarnation, PeerLease: spec.Lease, Locality: spec.Locality,
 		NoRangedLocalityPrefetch: spec.NoPrefetch, NoChecksums: spec.NoChecksums}), parts)
 	if err != nil || h.listen == nil {
 		return err
