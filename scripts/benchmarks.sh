@@ -83,7 +83,7 @@ shapes() {
 	# shellcheck disable=SC2086 # words
 	{
 		shape restore $v32 --ranks 1,2,4,8 --requests 1 --offload-ranks 0
-		shape restore-offload $v32 --ranks 1,8 --requests 2
+		[ -z "${ALL:-}${SHAPES:-}" ] || shape restore-offload $v32 --ranks 1,8 --requests 2 # two bars of the ratios are the same
 		shape wire $v32 --ranks 1 --requests 3 --offload-ranks 0
 		alone wire-pull $v32 --ranks 1 --requests 3 --offload-ranks 0 --locality pull
 		alone wire-no-prefetch $v32 --ranks 1 --requests 3 --offload-ranks 0 --locality pull --no-prefetch
