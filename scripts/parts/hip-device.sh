@@ -2,6 +2,9 @@
 # The same suites on this host's own GPU, bounded to five minutes.
 set -u
 cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 . scripts/steps.sh
 
 for d in /dev/kfd /dev/nvidia0; do [ -e "$d" ] && device=$d; done

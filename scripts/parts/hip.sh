@@ -3,6 +3,9 @@
 # Then Debian's own libamdhip64, which has no device here, where it can be had.
 set -u
 cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 . scripts/steps.sh
 
 command -v cc >/dev/null || debian gcc libc6-dev || { echo "no C compiler"; exit 75; }
