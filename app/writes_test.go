@@ -129,3 +129,19 @@ func TestAbortWaitsForNobodyAndPagesForTheCopy(t *testing.T) {
 		n.requireLocal(4*kib, "next")
 	})
 }
+
+// TestAReservationIsItsWritersAndNotItsKeys: who comes back late finds another writer at the key, and touches nothing of his.
+func TestAReservationIsItsWritersAndNotItsKeys(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		n := w.node("a", place{page: 4 * kib, pages: 2, Config: app.Config{Reservation: 300 * time.Millisecond}})
+		late := n.openWrite(100, ports.Hit, "k")
+		w.pass(400 * time.Millisecond)
+		other := n.openWrite(100, ports.Hit, "k")
+		require.Equal(t, ports.Cancelled, n.writePart(late, "k", 100, domain.Run{Len: 100}).Status)
+		require.Equal(t, ports.Cancelled, n.commitWrite(late, "k")[0].Status)
+		require.NoError(t, n.AbortWrite(late))
+		require.Equal(t, ports.Stored, n.writePart(other, "k", 100, domain.Run{Len: 100}).Status)
+		require.Equal(t, ports.Stored, n.commitWrite(other, "k")[0].Status)
+		n.requireLocal(100, "k")
+	})
+}
