@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -197,28 +198,36 @@ func TestRDMASurvivesThePeersDeathInMidTransfer(t *testing.T) {
 // TestRDMAFencesAWriterThatIsStopped: the writer stands still behind its reservation; its pages become another key's, which stays right.
 func TestRDMAFencesAWriterThatIsStopped(t *testing.T) {
 	needsRDMA(t)
-	veth(t, "for i in 0 1; do tc qdisc add dev veth$i root netem rate 40mbit limit 100000; done") // so that a put takes a while
+	veth(t, "for i in 0 1; do tc qdisc add dev veth$i root netem rate 40mbit limit 100000; done") // a put takes more than a second
 	t.Cleanup(func() { veth(t, mend) })
-	p := newPool(t, []string{"owner", "writer"}, "--dram-bytes", "8MiB", "--reservation", "500ms", "--watermark-high", "0", "--watermark-low", "0",
-		"--timeout-call", "20s", "--lease", "100ms", "--timeout-dial", "8s", "--timeout-control", "8s")
+	p := newPool(t, []string{"owner", "writer"}, "--dram-bytes", "8MiB", "--arena-put-bytes", "1MiB", "--reservation", "3s", "--watermark-high", "0", "--watermark-low", "0",
+		"--timeout-call", "40s", "--timeout-transfer", "20s", "--lease", "100ms", "--timeout-dial", "8s", "--timeout-control", "8s")
 	owner, writer := p.nodes["owner"], p.nodes["writer"]
 	p.by("writer", "owner", "rdma")
 	const size = 6 << 20
 	late, other := content("late", 0, size), content("other", 0, size)
 	var over atomic.Bool
-	go func() { _, _ = writer.put(t.Context(), "late", late, "owner"); over.Store(true) }()
-	p.eventually(func() bool { return writer.moved(t, "rdma") > 0 || over.Load() }, "the put does not begin")
-	require.False(t, over.Load(), "the put was over before it could be stopped")
+	caught := false
+	for attempt := 0; attempt < 10 && !caught; attempt++ {
+		over.Store(false)
+		before := writer.moved(t, "rdma")
+		go func() { _, _ = writer.put(t.Context(), fmt.Sprint("late-", attempt), late, "owner"); over.Store(true) }()
+		p.eventually(func() bool { return writer.moved(t, "rdma") > before || over.Load() }, "the put does not begin") // one of six rounds is through
+		caught = !over.Load()
+	}
+	require.True(t, caught, "every put was over before its writer could be stopped")
 	writer.signal(t, syscall.SIGSTOP)
 	p.eventually(func() bool {
 		c := owner.counts(t)
 		return c["doomed.deadline"] > 0 && c["now.revokes_pending"] == 0 && c["now.slots.doomed"] == 0
 	}, "the reservation does not end")
+	m := owner.metrics(t) // a peer that is silent for so long may have lost its whole link by then
+	require.True(t, !strings.Contains(m, `spanpool_rdma_events_total{event="fenced"} 0`) || strings.Contains(m, "spanpool_rdma_links_inbound 0"),
+		"the writer's queue pairs were left to it")
 	owner.mustPut(t, "other", other)
 	writer.signal(t, syscall.SIGCONT)
 	p.eventually(over.Load, "the writer's call does not end")
 	if r, b, err := owner.get(t.Context(), "other"); err == nil && r.GetStatus() == hit { // else the writer reserved anew, and evicted it
 		requireBytes(t, other, b)
 	}
-	require.NotContains(t, owner.metrics(t), `spanpool_rdma_events_total{event="fenced"} 0`, "its queue pair was left to it")
 }
