@@ -591,7 +591,7 @@ func TestHandlesAreBoundedAndAppendedTo(t *testing.T) {
 	require.Zero(t, c.mu.handleKeys)
 	require.Zero(t, c.mu.handleBytes)
 	for i := range maxHandles {
-		_, _, err := c.name(0, [][]byte{[]byte(fmt.Sprint(i))}, nil)
+		_, _, err := c.name(0, [][]byte{fmt.Append(nil, i)}, nil)
 		require.NoError(t, err)
 	}
 	_, err = name(0, "k")
