@@ -45,7 +45,8 @@ const (
 	maxHold         = time.Hour
 	callBound       = 10 * time.Second // a call of the pool, and the wait for another writer
 	maxStreams      = 256
-	chunk           = 256 << 10 // of a reply; arbitrary: large enough that the cost of a message does not show
+	chunk           = 256 << 10       // of a reply; arbitrary: large enough that the cost of a message does not show
+	greetWithin     = 5 * time.Second // from a connection to its first bytes: Stop cannot end sooner while one is silent
 	pingAfter       = 10 * time.Second
 	pingAnswer      = 5 * time.Second
 )
@@ -92,6 +93,7 @@ func Listen(path string, c Config) (*Server, error) {
 	service.stopped, s.stopping = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
 		grpc.Creds(sameUser{}),
+		grpc.ConnectionTimeout(greetWithin),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingAnswer}),
@@ -149,7 +151,8 @@ func (s *Server) Serve() error {
 }
 
 // Stop refuses new calls and waits for those in progress, until ctx ends; then it breaks them off, and returns the context's cause.
-// It always returns after the last call has, since GracefulStop waits for handlers even when Stop breaks their streams off.
+// It always returns after the last call has, since GracefulStop waits for handlers even when Stop breaks their streams off, and it may
+// have to wait for greetWithin: neither breaks a connection off that has not said a word.
 func (s *Server) Stop(ctx context.Context) error {
 	s.health.Shutdown()
 	s.stopping()

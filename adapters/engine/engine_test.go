@@ -402,12 +402,30 @@ func TestCallsInProgressEndWellWhenTheServerStops(t *testing.T) {
 	<-p.entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Stop(context.Background()) }()
-	require.Eventually(t, func() bool { _, err := net.Dial("unix", path); return err != nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	}, 5*time.Second, time.Millisecond)
 	close(p.gate)
 	require.Equal(t, answer{"abc", nil}, <-answers)
 	require.NoError(t, <-stopped)
 	_, err := os.Stat(path)
 	require.ErrorIs(t, err, os.ErrNotExist, "it leaves no socket behind")
+}
+
+func TestASilentConnectionDoesNotHoldTheStop(t *testing.T) {
+	c, s, path := served(t, &pool{}, Config{})
+	silent, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	defer silent.Close()
+	_, err = c.Status(t.Context(), &enginev1.StatusRequest{}) // over a later connection: the silent one is accepted
+	require.NoError(t, err)
+	begun := time.Now()
+	require.NoError(t, s.Stop(context.Background()))
+	require.Less(t, time.Since(begun), time.Minute, "what gRPC would wait by itself is two")
 }
 
 func TestCallsPastTheTimeAreBrokenOff(t *testing.T) {
