@@ -48,20 +48,38 @@ type counters struct {
 	resyncs          atomic.Uint64 // of readers of events
 }
 
-// addTo gives everything a name.
-func (c *counters) addTo(m map[string]uint64) {
-	for name, v := range map[string]*atomic.Uint64{
-		"clients": &c.clients, "regions": &c.regions, "regions_stuck": &c.stuck, "quiesced": &c.quiesced,
-		"keys_not_registered": &c.notRegistered, "keys_over_bytes": &c.overBytes,
-		"put_waits": &c.waits, "put_takeovers": &c.takeovers, "put_waits_over": &c.waitsOver,
-		"event_resyncs": &c.resyncs,
-	} {
-		m["engine."+name] = v.Load()
-	}
+// Counts is what a socket did since its start, by name; maps are the caller's.
+type Counts struct {
+	Refused map[string]uint64 // calls and packets that were refused as a whole, by reason
+	Ended   map[string]uint64 // clients that were let go, by why
+	Events  map[string]uint64 // what else happens to clients, their regions and keys
+
+	Clients     uint64 // now
+	RegionBytes uint64 // now, of all clients' regions
+}
+
+// Counts has every name from the start.
+func (s *Server) Counts() Counts { return s.calls.counts() }
+
+func (s *calls) counts() Counts {
+	c := s.count
+	out := Counts{Refused: make(map[string]uint64, numRefusals), Ended: make(map[string]uint64, numEndings), Events: map[string]uint64{
+		"clients": c.clients.Load(), "regions": c.regions.Load(), "regions_stuck": c.stuck.Load(), "quiesced": c.quiesced.Load(),
+		"keys_not_registered": c.notRegistered.Load(), "keys_over_bytes": c.overBytes.Load(),
+		"put_waits": c.waits.Load(), "put_takeovers": c.takeovers.Load(), "put_waits_over": c.waitsOver.Load(),
+		"event_resyncs": c.resyncs.Load(), "events": 0,
+	}}
 	for i := range c.ended {
-		m["engine.ended."+ending(i).String()] = c.ended[i].Load()
+		out.Ended[ending(i).String()] = c.ended[i].Load()
 	}
 	for i := range c.refused {
-		m["engine.refused."+refusal(i).String()] = c.refused[i].Load()
+		out.Refused[refusal(i).String()] = c.refused[i].Load()
 	}
+	if s.Journal != nil {
+		out.Events["events"] = s.Journal.events()
+	}
+	s.clients.mu.Lock()
+	defer s.clients.mu.Unlock()
+	out.Clients, out.RegionBytes = uint64(len(s.clients.mu.byID)), s.clients.mu.mapped
+	return out
 }

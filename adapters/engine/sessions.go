@@ -412,14 +412,13 @@ func (s *calls) Stats(ctx context.Context, req *enginev1.StatsRequest) (*enginev
 
 // counted is everything that the node and this socket count.
 func (s *calls) counted() map[string]uint64 {
-	m := counts(s.Pool.Stats())
-	s.count.addTo(m)
-	if s.Journal != nil {
-		m["engine.events"] = s.Journal.events()
+	m, c := counts(s.Pool.Stats()), s.counts()
+	for prefix, of := range map[string]map[string]uint64{"engine.": c.Events, "engine.ended.": c.Ended, "engine.refused.": c.Refused} {
+		for name, v := range of {
+			m[prefix+name] = v
+		}
 	}
-	s.clients.mu.Lock()
-	defer s.clients.mu.Unlock()
-	m["now.engine.clients"], m["now.engine.region_bytes"] = uint64(len(s.clients.mu.byID)), s.clients.mu.mapped
+	m["now.engine.clients"], m["now.engine.region_bytes"] = c.Clients, c.RegionBytes
 	return m
 }
 

@@ -72,6 +72,19 @@ func (r *Runtime) Report() (Report, error) {
 	return out, errors.Join(errs...)
 }
 
+// Counts is what each device's threads counted, without its memory and name: it asks no device, so it does not wait for one that hangs.
+func (r *Runtime) Counts() []DeviceReport {
+	out := make([]DeviceReport, len(r.devices))
+	for i, d := range r.devices {
+		out[i] = d.counted()
+	}
+	return out
+}
+
+func (d *device) counted() DeviceReport {
+	return DeviceReport{Ordinal: d.ordinal, Lost: d.isLost(), Stats: d.stats.read()}
+}
+
 // Notes is what whoever looks at a node should know of its devices. It asks none of them, so it does not wait for one that hangs.
 func (r *Runtime) Notes() []string {
 	var out []string
@@ -89,7 +102,7 @@ func (r *Runtime) Notes() []string {
 }
 
 func (d *device) report() (DeviceReport, error) {
-	out := DeviceReport{Ordinal: d.ordinal, Lost: d.isLost(), Stats: d.stats.read()}
+	out := d.counted()
 	var got DeviceReport
 	_, err := d.do("report", func(l *hiprt.Lib) (_ uint64, err error) {
 		if got.PCI, err = l.PCIBusID(d.ordinal); err != nil {

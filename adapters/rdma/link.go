@@ -407,7 +407,8 @@ func (o *op) names(r *region) bool {
 func (l *Link) Counts() ports.LinkStats {
 	var s ports.LinkStats
 	for i := range s.Bytes {
-		s.Bytes[i], s.Thrown[i] = l.bytes[i].Load(), l.thrown[i].Load()
+		s.Thrown[i] = l.thrown[i].Load() // first: it is never more than the other
+		s.Bytes[i] = l.bytes[i].Load()
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ and the command says over what was measured and what was fetched.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := bench.ReadReport(os.DirFS(args[0]))
 			if err != nil {
-				return err
+				return fmt.Errorf("report of %q: %w", args[0], err)
 			}
 			var page bytes.Buffer
 			if err := r.Write(&page); err != nil {

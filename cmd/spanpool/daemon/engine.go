@@ -15,7 +15,7 @@ import (
 
 // engineModule serves the node to its own host.
 func engineModule() fx.Option {
-	return fx.Module("engine socket", fx.Invoke(serveEngine))
+	return fx.Module("engine socket", fx.Provide(newEngine), fx.Invoke(serveEngine))
 }
 
 // leftForClients is what the container's limit leaves beside the node's own memory: all clients' regions together have to fit there, or
@@ -32,14 +32,18 @@ func leftForClients(s *config.Settings) uint64 {
 	return max(limit-min(limit, own), 1)
 }
 
-func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.Pool, c *control, own *resources, at *Addresses, l *slog.Logger) error {
+func newEngine(s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.Pool, c *control, own *resources, at *Addresses) (*engine.Server, error) {
 	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings(),
 		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), Notes: on.GPU.notes, MaxRegionBytes: leftForClients(s), Journal: c.directory})
 	if err != nil {
-		return partError("socket", err)
+		return nil, partError("socket", err)
 	}
 	at.Socket = s.Socket
 	own.opened("engine socket", func() error { return server.Stop(context.Background()) })
+	return server, nil
+}
+
+func serveEngine(lc fx.Lifecycle, s *config.Settings, server *engine.Server, own *resources, l *slog.Logger) {
 	lc.Append(fx.Hook{
 		OnStart: func(context.Context) error {
 			own.serve("socket", server.Serve)
@@ -54,5 +58,4 @@ func serveEngine(lc fx.Lifecycle, s *config.Settings, o Options, on onGPU, n *ap
 			return nil
 		},
 	})
-	return nil
 }

@@ -59,6 +59,7 @@ func TestNodesInDeviceMemoryServeEachOther(t *testing.T) {
 		require.Equal(t, source, r.Source)
 		require.Equal(t, -1, content.Check(got, 1, 0))
 	}
+	require.GreaterOrEqual(t, scraped(t, b).sum("spanpool_gpu_copied_bytes_total"), 2.0*n, "in, and out to the caller")
 	require.NoError(t, b.Stop())
 	require.NoError(t, a.Stop())
 	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Events.Load()+lib.Registered.Load())
@@ -82,6 +83,7 @@ func TestClientsMayLendDeviceMemoryToANodeInHostMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Start(t.Context()))
 	require.Equal(t, ports.Stored, d.Node.Put(t.Context(), "ns", "k", ports.HostRegionOf([]byte("v"))).Status)
+	require.Contains(t, scraped(t, d).values, `spanpool_gpu_lost{device="0"}`)
 	require.NoError(t, d.Stop())
 	require.Zero(t, lib.Streams.Load()+lib.Registered.Load())
 }

@@ -1,10 +1,15 @@
 package daemon
 
 import (
+	"strconv"
 	"strings"
 
+	"go.uber.org/fx"
+
 	"github.com/spanpool/spanpool/adapters/dram"
+	"github.com/spanpool/spanpool/adapters/engine"
 	"github.com/spanpool/spanpool/adapters/grpcpeer"
+	"github.com/spanpool/spanpool/adapters/hip"
 	"github.com/spanpool/spanpool/adapters/rdma"
 	"github.com/spanpool/spanpool/adapters/shm"
 	"github.com/spanpool/spanpool/adapters/tcp"
@@ -24,9 +29,22 @@ func newTelemetry(s *config.Settings, o Options, own *resources) (*telemetry.Tel
 	return t, nil
 }
 
+// around are the parts that not every node has.
+type around struct {
+	fx.In
+	Engine *engine.Server `optional:"true"`
+	GPU    *gpu           `optional:"true"`
+}
+
 // watch shows what the node counts, and what the parts around it do that the node does not see.
-func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, server *grpcpeer.Server, tracing *telemetry.Tracing, held *heldBack) error {
+func watch(shown *telemetry.Telemetry, n *app.Node, m *memory, all transports, server *grpcpeer.Server, tracing *telemetry.Tracing, held *heldBack, a around) error {
 	more := append(memoryFamilies(m), controlFamily(server), tracing.Family(), held.family())
+	if a.Engine != nil {
+		more = append(more, engineFamilies(a.Engine)...)
+	}
+	if a.GPU != nil {
+		more = append(more, gpuFamilies(a.GPU.Runtime)...)
+	}
 	for _, t := range all {
 		switch t := t.(type) {
 		case *tcp.Transport:
@@ -90,6 +108,51 @@ func controlFamily(server *grpcpeer.Server) telemetry.Family {
 			emit(c.Strangers, "stranger")
 			emit(c.Crowded, "crowded")
 		}}
+}
+
+func engineFamilies(server *engine.Server) []telemetry.Family {
+	by := func(name, label, help string, value func(engine.Counts) map[string]uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Labels: []string{label}, Help: help,
+			Read: func(_ *ports.Stats, emit telemetry.Emit) {
+				for label, v := range value(server.Counts()) {
+					emit(v, label)
+				}
+			}}
+	}
+	gauge := func(name, unit, help string, value func(engine.Counts) uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Unit: unit, Kind: telemetry.Gauge, Help: help,
+			Read: func(_ *ports.Stats, emit telemetry.Emit) { emit(value(server.Counts())) }}
+	}
+	return []telemetry.Family{
+		by("engine.refused", "reason", "Calls over the socket, and packets beside it, that were refused as a whole.", func(c engine.Counts) map[string]uint64 { return c.Refused }),
+		by("engine.ended", "reason", "Clients of the socket that were let go.", func(c engine.Counts) map[string]uint64 { return c.Ended }),
+		by("engine.events", "event", "What else clients of the socket met with, as `spanpool ctl status` names it.", func(c engine.Counts) map[string]uint64 { return c.Events }),
+		gauge("engine.clients", "", "Clients of the socket.", func(c engine.Counts) uint64 { return c.Clients }),
+		gauge("engine.region", telemetry.Bytes, "Bytes of memory that clients have registered.", func(c engine.Counts) uint64 { return c.RegionBytes }),
+	}
+}
+
+func gpuFamilies(r *hip.Runtime) []telemetry.Family {
+	by := func(name, unit, help string, kind telemetry.Kind, value func(hip.DeviceReport) uint64) telemetry.Family {
+		return telemetry.Family{Name: name, Unit: unit, Kind: kind, Labels: []string{"device"}, Help: help,
+			Read: func(_ *ports.Stats, emit telemetry.Emit) {
+				for _, d := range r.Counts() {
+					emit(value(d), strconv.Itoa(d.Ordinal))
+				}
+			}}
+	}
+	return []telemetry.Family{
+		by("gpu.copied", telemetry.Bytes, "Bytes that a device's thread copied.", telemetry.Counter, func(d hip.DeviceReport) uint64 { return d.Stats.Bytes }),
+		by("gpu.timeouts", "", "Steps of a device that were past their deadline.", telemetry.Counter, func(d hip.DeviceReport) uint64 { return d.Stats.Timeouts }),
+		by("gpu.refused", "", "Copies that were asked of a device which is lost or closed.", telemetry.Counter, func(d hip.DeviceReport) uint64 { return d.Stats.Refused }),
+		by("gpu.errors", "", "Copies that a device refused.", telemetry.Counter, func(d hip.DeviceReport) uint64 { return d.Stats.Errors }),
+		by("gpu.lost", "", "1 when a device does not answer any more.", telemetry.Gauge, func(d hip.DeviceReport) uint64 {
+			if d.Lost {
+				return 1
+			}
+			return 0
+		}),
+	}
 }
 
 func tcpFamilies(t *tcp.Transport) []telemetry.Family {

@@ -17,9 +17,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
+	"github.com/spanpool/spanpool/client"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
+	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -260,6 +266,7 @@ func metricsFollow(t *testing.T, transport string) {
 	require.NoError(t, err)
 	require.NoError(t, b.Node.Remove(t.Context(), "ns", []string{"whole"}, make([]ports.Removal, 1)))
 	intrude(t, a)
+	lend(t, b)
 
 	sa, sb := scraped(t, a), scraped(t, b)
 	for name := range sb.families {
@@ -295,6 +302,8 @@ func metricsFollow(t *testing.T, transport string) {
 		`spanpool_peer_link{direction="read",peer="a",transport="` + transport + `"}`: 1, `spanpool_peer_link{direction="write",peer="a",transport="tcp"}`: 1,
 		`spanpool_memory_bytes{part="medium"}`: 1 << 20,
 		`spanpool_sessions`:                    1,
+		`spanpool_engine_clients`:              1, `spanpool_engine_region_bytes`: 4096, `spanpool_engine_refused_total{reason="gone"}`: 1,
+		`spanpool_engine_ended_total{reason="closed"}`: 1, `spanpool_engine_events_total{event="clients"}`: 2,
 	} {
 		require.Equal(t, want, sb.values[series], series)
 	}
@@ -340,6 +349,26 @@ func intrude(t *testing.T, a *Daemon) {
 	require.NoError(t, err)
 	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
 	_, _ = io.Copy(io.Discard, c) // until it is closed; a reset is as good
+}
+
+// lend comes to a node's socket with memory and stays; another client goes, and one that is not there is refused.
+func lend(t *testing.T, d *Daemon) {
+	t.Helper()
+	dial := func() *client.Client {
+		c, err := client.Dial(t.Context(), d.At.Socket, client.Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	_, err := dial().Allocate(t.Context(), 4096)
+	require.NoError(t, err)
+	require.NoError(t, dial().Close())
+	require.Eventually(t, func() bool { return scraped(t, d).values[`spanpool_engine_ended_total{reason="closed"}`] == 1 }, 10*time.Second, 5*time.Millisecond)
+	cc, err := grpc.NewClient("unix:"+d.At.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer cc.Close()
+	_, err = enginev1.NewEngineClient(cc).Stats(t.Context(), &enginev1.StatsRequest{Caller: &enginev1.Caller{Boot: 1}})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 }
 
 // TestPagesThatAreNotHugeAreADowngrade: a medium of less than a huge page wants them in vain on every host.
