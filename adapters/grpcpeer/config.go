@@ -45,7 +45,7 @@ const (
 
 // settle checks a configuration and puts the defaults in.
 func settle(c Config) (Config, error) {
-	if err := checkID(c.Self.ID); err != nil {
+	if err := CheckID(c.Self.ID); err != nil {
 		return c, fmt.Errorf("own id: %w", err)
 	}
 	switch {
@@ -73,8 +73,8 @@ func def[T comparable](v *T, otherwise T) {
 	}
 }
 
-// checkID refuses what a message cannot carry.
-func checkID(id ports.PeerID) error {
+// CheckID refuses the id of a node that a message cannot carry.
+func CheckID(id ports.PeerID) error {
 	switch {
 	case id == "":
 		return fmt.Errorf("empty: %w", domain.ErrInvalid)
@@ -87,7 +87,7 @@ func checkID(id ports.PeerID) error {
 }
 
 func checkMember(m Member) error {
-	if err := checkID(m.ID); err != nil {
+	if err := CheckID(m.ID); err != nil {
 		return fmt.Errorf("peer id: %w", err)
 	}
 	if host, port, err := net.SplitHostPort(m.Addr); err != nil || host == "" || port == "" {

@@ -64,7 +64,7 @@ func greeting(self ports.Peer, to ports.PeerID) *peerv1.Greeting {
 }
 
 func checkGreeting(g *peerv1.Greeting) error {
-	if err := checkID(startIn(g.GetFrom()).ID); err != nil {
+	if err := CheckID(startIn(g.GetFrom()).ID); err != nil {
 		return err
 	}
 	if g.GetFrom().GetIncarnation() == 0 || len(g.GetNonce()) != nonceSize {

@@ -235,7 +235,7 @@ func (s *Server) proof(ctx context.Context) (ports.Peer, error) {
 // admit refuses a call that is not from whom it says, or not to this start.
 func (s *Server) admit(ends *peerv1.Ends, known ports.Peer, anyStart bool) (ports.Peer, error) {
 	from, to, self := startIn(ends.GetFrom()), startIn(ends.GetTo()), s.cfg.Self
-	if err := checkID(from.ID); err != nil {
+	if err := CheckID(from.ID); err != nil {
 		return from, fmt.Errorf("the asker's id: %w", err)
 	}
 	switch {

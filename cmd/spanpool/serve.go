@@ -57,7 +57,7 @@ func newConfig(env environment) *cobra.Command {
 		run        func(*cobra.Command, *config.Settings) error
 	}{
 		{"print", "Print every setting, its value and where that came from; the secret is not printed", func(c *cobra.Command, s *config.Settings) error { return s.Print(c.OutOrStdout()) }},
-		{"check", "Check the settings, and say what is wrong with them", func(c *cobra.Command, s *config.Settings) error {
+		{"check", "Check the settings, and say what is wrong with them; devices, memory and ports are not asked for", func(c *cobra.Command, s *config.Settings) error {
 			for _, w := range s.Warnings() {
 				fmt.Fprintln(c.OutOrStdout(), "warning:", w)
 			}

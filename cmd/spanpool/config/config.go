@@ -172,17 +172,33 @@ func loadFile(path string, from map[string]origin) error {
 	if err := k.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if key := twice(k.Raw()); key != "" {
+		return fmt.Errorf("%s (%s): it stands there twice, nested and with dots", key, path)
+	}
 	for _, key := range k.Keys() {
 		if _, known := from[key]; !known {
 			return unknown(key, path)
 		}
 		text := k.String(key)
-		if list := k.Strings(key); len(list) > 0 {
-			text = strings.Join(list, ",")
+		if _, list := k.Get(key).([]any); list {
+			text = strings.Join(k.Strings(key), ",")
 		}
 		from[key] = origin{text, path}
 	}
 	return nil
+}
+
+// twice finds a setting that a file gives in both of its forms: which of the two counted would be by chance.
+func twice(file map[string]any) string {
+	for key := range file {
+		first, rest, dotted := strings.Cut(key, ".")
+		if within, ok := file[first].(map[string]any); dotted && ok {
+			if _, there := within[rest]; there {
+				return key
+			}
+		}
+	}
+	return ""
 }
 
 func loadEnvironment(environ []string, from map[string]origin) error {
@@ -214,17 +230,32 @@ func (s *Settings) settle() error {
 		s.ID = ports.PeerID(host)
 		s.from["node.id"] = origin{host, "host name"}
 	}
+	if err := checkID(string(s.ID)); err != nil {
+		return s.errorAt("node.id", err.Error())
+	}
 	s.Node.ID = s.ID
 	s.Node.NoRangedLocalityPrefetch = !s.Prefetch
 	s.Node.NoCacheRemoteFetches = !s.CacheRemote
+	if s.Node.HighWatermark == 0 {
+		s.Node.LowWatermark = 0 // it is off, wherever it would end
+	}
 	if s.Node.LowWatermark > s.Node.HighWatermark {
 		return s.errorAt("watermark.low", "want at most watermark.high")
 	}
 	if s.Node.BreakerMin > s.Node.BreakerMax {
 		return s.errorAt("breaker.min", "want at most breaker.max")
 	}
-	if s.Socket == "" {
-		return s.errorAt("socket", "want a path, or off")
+	if s.Node.FillingShare == 0 {
+		return s.errorAt("filling_share", "want more than 0")
+	}
+	if s.Node.Admission.MaxBytes == 0 {
+		return s.errorAt("admission.max_bytes", "want more than 0 (to let nothing in, admission: never)")
+	}
+	if s.Socket == "" || len(s.Socket) > maxSocket {
+		return s.errorAt("socket", fmt.Sprintf("want a path of at most %d bytes, or off", maxSocket))
+	}
+	if s.Transport == "shm" && s.Medium == "hbm" {
+		return s.errorAt("transport", "it does not reach the memory that medium: hbm names")
 	}
 	if s.PageBytes == 0 {
 		return s.errorAt("dram.page_bytes", "want more than 0")
@@ -241,6 +272,9 @@ func (s *Settings) settle() error {
 	}
 	return s.checkListeners()
 }
+
+// maxSocket leaves room in an address (107 bytes and a zero on Linux) for the ending of the second socket.
+const maxSocket = 107 - len(".fd")
 
 // minSecret is below any generated secret; the number is arbitrary.
 const minSecret = 16
@@ -269,6 +303,9 @@ func (s *Settings) checkListeners() error {
 	}
 	if s.DataAdvertise == "" && everywhere(s.DataListen) {
 		return s.errorAt("data.advertise", "want what peers dial, since data.listen names no interface")
+	}
+	if s.DataAdvertise != "" && everywhere(s.DataAdvertise) {
+		return s.errorAt("data.advertise", "want what peers dial, and no address of every interface")
 	}
 	if s.HTTP != Off && !loopback(s.HTTP) {
 		return s.errorAt("http", "want an address on loopback, or off")

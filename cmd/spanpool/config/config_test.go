@@ -152,6 +152,28 @@ func TestUnknownKeysAreErrorsThatNameThem(t *testing.T) {
 	require.ErrorContains(t, err, "/nowhere/f.yaml")
 }
 
+// TestASettingInBothFormsOfAFileIsAnError: which of the two counted would be by chance.
+func TestASettingInBothFormsOfAFileIsAnError(t *testing.T) {
+	path := file(t, "f.yaml", "dram.bytes: 1GiB\ndram:\n  bytes: 2GiB")
+	_, err := load(t, nil, "--config", path)
+	require.ErrorContains(t, err, "dram.bytes ("+path+"): it stands there twice")
+	_, err = load(t, nil, "--config", file(t, "f.yaml", "dram.bytes: 1GiB\ndram:\n  page_bytes: 4KiB\nadmission: size\nadmission.max_bytes: 1MiB"))
+	require.NoError(t, err)
+}
+
+func TestAListOfAFileMayBeEmpty(t *testing.T) {
+	s, err := load(t, nil, "--config", file(t, "f.yaml", "peers: []"))
+	require.NoError(t, err)
+	require.Empty(t, s.Peers)
+}
+
+func TestBackgroundEvictionIsOffWithAHighWatermarkOf0(t *testing.T) {
+	s, err := load(t, nil, "--watermark-high", "0")
+	require.NoError(t, err)
+	require.Zero(t, s.Node.HighWatermark)
+	require.Zero(t, s.Node.LowWatermark)
+}
+
 // TestAValueOfAnUnknownKeyIsNotPrinted: who writes the secret where no setting is does not find it in the log.
 func TestAValueOfAnUnknownKeyIsNotPrinted(t *testing.T) {
 	_, err := load(t, []string{"SPANPOOL_SECRET=" + secret})
@@ -169,6 +191,23 @@ func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 		key  string
 	}{
 		{[]string{"--watermark-high", "0.5", "--watermark-low", "0.6"}, "watermark.low"},
+		{[]string{"--filling-share", "0"}, "filling_share"},
+		{[]string{"--admission-max-bytes", "0"}, "admission.max_bytes"},
+		{[]string{"--node-id", strings.Repeat("a", 256)}, "node.id"},
+		{[]string{"--node-id", "a\xff"}, "node.id"},
+		{[]string{"--node-id", "a,b"}, "node.id"},
+		{[]string{"--node-id", "a=b"}, "node.id"},
+		{[]string{"--listen", "127.0.0.1:65536"}, "listen"},
+		{[]string{"--data-listen", "127.0.0.1:"}, "data.listen"},
+		{[]string{"--http", "127.0.0.1:http"}, "http"},
+		{[]string{"--data-advertise", "node.example:-1"}, "data.advertise"},
+		{[]string{"--data-advertise", "0.0.0.0:7401"}, "data.advertise"},
+		{[]string{"--data-advertise", ":7401"}, "data.advertise"},
+		{[]string{"--peers", "b=h:0"}, "peers"},
+		{[]string{"--peers", "b=h:65536"}, "peers"},
+		{[]string{"--peers", strings.Repeat("b", 256) + "=h:1"}, "peers"},
+		{[]string{"--socket", "/" + strings.Repeat("s", maxSocket)}, "socket"},
+		{[]string{"--transport", "shm", "--medium", "hbm"}, "transport"},
 		{[]string{"--dram-bytes", "100KiB"}, "dram.bytes"},
 		{[]string{"--dram-bytes", "0"}, "dram.bytes"},
 		{[]string{"--dram-page-bytes", "0"}, "dram.page_bytes"},

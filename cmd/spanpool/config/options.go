@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spanpool/spanpool/adapters/grpcpeer"
 	"github.com/spanpool/spanpool/bench"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
@@ -38,7 +39,7 @@ var options = []option{
 	}},
 	{key: "insecure", value: "false", help: "listen beyond loopback without a secret", set: boolean(func(s *Settings) *bool { return &s.Insecure })},
 	{key: "socket", value: DefaultSocket, help: "Unix socket for ctl and engines; off for none", set: text(func(s *Settings) *string { return &s.Socket })},
-	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz, /metrics and pprof, loopback only; off for none", set: text(func(s *Settings) *string { return &s.HTTP })},
+	{key: "http", value: "127.0.0.1:7402", help: "address of /livez, /readyz, /metrics and pprof, loopback only; off for none", set: setHTTP},
 	{key: "transport", value: "auto", help: "auto, tcp, shm or rdma: reads go by the first of shm (peers on this host), rdma and tcp that both ends have; what is named must be there, and tcp is besides", set: oneOf(func(s *Settings) *string { return &s.Transport }, "auto", "tcp", "rdma", "shm")},
 	{key: "medium", value: "dram", help: "dram, or hbm in a build with GPU support", set: oneOf(func(s *Settings) *string { return &s.Medium }, "dram", "hbm")},
 	{key: "dram.bytes", value: "1GiB", help: "memory of the pool", set: size(func(s *Settings) *uint64 { return &s.MediumBytes })},
@@ -91,12 +92,18 @@ func text(field func(*Settings) *string) func(*Settings, string) error {
 
 func address(field func(*Settings) *string) func(*Settings, string) error {
 	return func(s *Settings, t string) error {
-		if _, _, err := net.SplitHostPort(t); err != nil {
-			return fmt.Errorf("want HOST:PORT ([ADDRESS]:PORT for IPv6)")
+		if _, port, err := net.SplitHostPort(t); err != nil || !isPort(port) {
+			return fmt.Errorf("want HOST:PORT ([ADDRESS]:PORT for IPv6), PORT from 0 to 65535")
 		}
 		*field(s) = t
 		return nil
 	}
+}
+
+// isPort leaves out the names of services: what they stand for is another host's to say.
+func isPort(t string) bool {
+	_, err := strconv.ParseUint(t, 10, 16)
+	return err == nil
 }
 
 func optionalAddress(field func(*Settings) *string) func(*Settings, string) error {
@@ -178,6 +185,14 @@ func setGID(s *Settings, t string) error {
 	return nil
 }
 
+func setHTTP(s *Settings, t string) error {
+	if t == Off {
+		s.HTTP = t
+		return nil
+	}
+	return address(func(s *Settings) *string { return &s.HTTP })(s, t)
+}
+
 func setLocality(s *Settings, t string) error {
 	modes := map[string]domain.LocalityMode{"fill": domain.LocalityFill, "pull": domain.LocalityPullOnly, "off": domain.LocalityOff}
 	m, ok := modes[t]
@@ -223,6 +238,14 @@ func setPeers(s *Settings, t string) (err error) {
 	return err
 }
 
+// checkID refuses the id of a node that could not start, or that no list of peers can name.
+func checkID(id string) error {
+	if strings.ContainsAny(id, ",=") || strings.TrimSpace(id) != id {
+		return errors.New("want an id without commas, equals signs and white space at its ends")
+	}
+	return grpcpeer.CheckID(ports.PeerID(id))
+}
+
 // ParsePeers reads ID=HOST:PORT,...
 func ParsePeers(t string) (peers []Peer, err error) {
 	if t == "" {
@@ -231,8 +254,11 @@ func ParsePeers(t string) (peers []Peer, err error) {
 	seen := make(map[string]bool)
 	for part := range strings.SplitSeq(t, ",") {
 		id, addr, ok := strings.Cut(strings.TrimSpace(part), "=")
-		if host, port, err := net.SplitHostPort(addr); !ok || id == "" || host == "" || port == "" || err != nil {
-			return nil, fmt.Errorf("peer %q: want ID=HOST:PORT", part)
+		if host, port, err := net.SplitHostPort(addr); !ok || id == "" || host == "" || !isPort(port) || port == "0" || err != nil {
+			return nil, fmt.Errorf("peer %q: want ID=HOST:PORT, PORT from 1 to 65535", part)
+		}
+		if err := checkID(id); err != nil {
+			return nil, fmt.Errorf("peer %q: %w", id, err)
 		}
 		if seen[id] {
 			return nil, fmt.Errorf("peer %q is named twice", id)
