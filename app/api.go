@@ -83,7 +83,7 @@ func (n *Node) Remove(ctx context.Context, namespace string, names []string, out
 		return err
 	}
 	var mu sync.Mutex
-	return n.eachHolder(ctx, namespace, space, names, func(ctx context.Context, p *peer, rows []int, keys []ports.Key) {
+	return n.eachHolder(ctx, namespace, space, names, func(ctx context.Context, p *peer, rows []int, keys []ports.Key) (enough bool) {
 		var status []ports.KeyStatus
 		_, err := n.ask(ctx, p, func(ctx context.Context, c *conn) error {
 			if err := n.p.Writer.Remove(ctx, c.to, keys, &status); err != nil {
@@ -100,6 +100,7 @@ func (n *Node) Remove(ctx context.Context, namespace string, names []string, out
 			}
 			out[i].Found = out[i].Found || status[r] == ports.KeyHere
 		}
+		return false // every copy is to go
 	})
 }
 
@@ -112,8 +113,9 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// eachHolder calls ask for every peer that may hold some of the keys, all at once, and waits for all, or for the caller's end.
-func (n *Node) eachHolder(caller context.Context, namespace string, space domain.Space, names []string, ask func(ctx context.Context, p *peer, rows []int, keys []ports.Key)) error {
+// eachHolder calls ask for every peer that may hold some of the keys, all at once, and waits for all, for the caller's end, or until one
+// of them says that it is enough: a peer that does not answer then keeps nobody.
+func (n *Node) eachHolder(caller context.Context, namespace string, space domain.Space, names []string, ask func(ctx context.Context, p *peer, rows []int, keys []ports.Key) (enough bool)) error {
 	var h ports.Holders
 	if err := n.holders(caller, namespace, names, &h); err != nil {
 		return fmt.Errorf("directory: %w", err)
@@ -144,7 +146,11 @@ func (n *Node) eachHolder(caller context.Context, namespace string, space domain
 	ctx = ports.WithTrace(ctx, ports.TraceOf(caller))
 	var wg sync.WaitGroup
 	for id, r := range byPeer {
-		wg.Go(func() { ask(ctx, n.peers.get(id), r.rows, r.keys) })
+		wg.Go(func() {
+			if ask(ctx, n.peers.get(id), r.rows, r.keys) {
+				cancel()
+			}
+		})
 	}
 	wg.Wait()
 	return nil
@@ -166,7 +172,8 @@ func (n *Node) BatchExists(ctx context.Context, namespace string, names []string
 	}
 	if len(missing) > 0 {
 		var mu sync.Mutex
-		err = n.eachHolder(ctx, namespace, space, missing, func(ctx context.Context, p *peer, asked []int, keys []ports.Key) {
+		unknown := len(missing)
+		err = n.eachHolder(ctx, namespace, space, missing, func(ctx context.Context, p *peer, asked []int, keys []ports.Key) (enough bool) {
 			var reply ports.ProbeReply
 			_, err := n.ask(ctx, p, func(ctx context.Context, c *conn) error {
 				if err := n.p.Resolver.Probe(ctx, c.to, keys, &reply); err != nil {
@@ -177,10 +184,12 @@ func (n *Node) BatchExists(ctx context.Context, namespace string, names []string
 			mu.Lock()
 			defer mu.Unlock()
 			for r, j := range asked {
-				if err == nil && reply.Status[r] == ports.KeyHere {
+				if err == nil && reply.Status[r] == ports.KeyHere && !found[rows[j]] {
 					found[rows[j]] = true
+					unknown--
 				}
 			}
+			return unknown == 0
 		})
 	}
 	leading := 0
@@ -236,12 +245,12 @@ func (n *Node) Size(ctx context.Context, namespace, name string) (uint64, error)
 	return n.sizeElsewhere(ctx, namespace, space, name)
 }
 
-// sizeElsewhere asks all peers at once; the first that has it answers. It takes leases, which end by themselves.
+// sizeElsewhere asks all peers at once; the first that has it answers, and the others are not waited for. It takes leases, which end by themselves.
 func (n *Node) sizeElsewhere(ctx context.Context, namespace string, space domain.Space, name string) (uint64, error) {
 	var mu sync.Mutex
 	var size uint64
 	var failed error
-	err := n.eachHolder(ctx, namespace, space, []string{name}, func(ctx context.Context, p *peer, _ []int, keys []ports.Key) {
+	err := n.eachHolder(ctx, namespace, space, []string{name}, func(ctx context.Context, p *peer, _ []int, keys []ports.Key) (enough bool) {
 		req := ports.ResolveRequest{Keys: keys, Versions: make([]domain.Version, 1), Held: make([]domain.Generation, 1)}
 		var reply ports.ResolveReply
 		_, err := n.ask(ctx, p, func(ctx context.Context, c *conn) error {
@@ -255,9 +264,10 @@ func (n *Node) sizeElsewhere(ctx context.Context, namespace string, space domain
 		switch {
 		case err != nil:
 			failed = err
-		case reply.Status[0] == ports.KeyHere:
+		case reply.Status[0] == ports.KeyHere && size == 0:
 			size = reply.Sizes[0]
 		}
+		return size > 0
 	})
 	switch {
 	case err != nil:

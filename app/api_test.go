@@ -64,6 +64,28 @@ func TestExistsTakesAPeerThatDoesNotAnswerAsNotHavingIt(t *testing.T) {
 	})
 }
 
+// TestABlackHoleKeepsNoAnswerThatAnotherPeerHasGiven: exists and size ask all peers, and wait for those only that can still say something.
+func TestABlackHoleKeepsNoAnswerThatAnotherPeerHasGiven(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, c, b := w.three(place{})
+		a.put(100, "ka")
+		c.put(77, "kc", "kd")
+		b.exists(t, 0, "ka", "kc", "kd") // links are there
+		b.fail(when("PeerResolver", "Probe", peerIs("a"), faults.Verdict{Drop: true}), when("PeerResolver", "Resolve", peerIs("a"), faults.Verdict{Drop: true}))
+		began := time.Now()
+		found, leading := b.exists(t, 0, "kc", "kd")
+		require.Equal(t, []bool{true, true}, found)
+		require.Equal(t, 2, leading)
+		size, err := b.Size(t.Context(), namespace, "kc")
+		require.NoError(t, err)
+		require.EqualValues(t, 77, size)
+		require.Zero(t, time.Since(began))
+		for _, p := range b.Stats().Peers {
+			require.NoError(t, p.Failure, "it was not waited for: that is no failure of its")
+		}
+	})
+}
+
 func TestExistsImpliesAFullGet(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair(place{}, place{})

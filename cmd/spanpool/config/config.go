@@ -168,12 +168,16 @@ func loadFile(path string, from map[string]origin) error {
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
+	file, err := yaml.Parser().Unmarshal(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if key := twice(file); key != "" {
+		return fmt.Errorf("%s (%s): it stands there twice, nested and with dots", key, path)
+	}
 	k := koanf.New(".")
 	if err := k.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	if key := twice(k.Raw()); key != "" {
-		return fmt.Errorf("%s (%s): it stands there twice, nested and with dots", key, path)
 	}
 	for _, key := range k.Keys() {
 		if _, known := from[key]; !known {
