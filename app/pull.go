@@ -219,8 +219,8 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 	case j.fill != nil && j.fill.corrupt:
 		p.endLocked(j, false) // counted where the slot was given up
 		return false
-	case j.fill != nil && (j.fill.doomed || n.mu.table.Info(j.fill.slot).Generation != j.gen):
-		p.failLocked(j, ports.InstallSlotRefused) // it gave way, or was cleared or removed
+	case j.fill != nil && !j.fillsLocked(n.mu.table):
+		p.failLocked(j, ports.InstallSlotRefused) // it gave way, or was cleared or removed; others may have committed it before
 		return false
 	case j.fill == nil && filling != 0:
 		if j.view.isOf(n.mu.table.Info(filling)) {
@@ -248,10 +248,17 @@ func (p *puller) stepLocked(j *pullJob, now domain.Instant) bool {
 	return true
 }
 
+// fillsLocked reports whether the job's slot is still the filling slot that it was. One that was doomed after it was committed keeps
+// its number for as long as anyone has it pinned, and has no extents.
+func (j *pullJob) fillsLocked(t *domain.Table) bool {
+	info := t.Info(j.fill.slot)
+	return info.State == domain.SlotFilling && info.Generation == j.gen
+}
+
 // pieceLocked claims the next piece of a job, as far as its link's allowance goes.
 func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
 	n := p.n
-	if j.held || j.asking || j.fill == nil || j.fill.doomed || !j.view.usable(now) {
+	if j.held || j.asking || j.fill == nil || !j.fillsLocked(n.mu.table) || !j.view.usable(now) {
 		return false
 	}
 	t, c := n.mu.table, j.view.conn

@@ -278,3 +278,33 @@ func TestPullOfAPeerThatAnswersSlowlyEnds(t *testing.T) {
 		b.requireLocal(3*domain.PullPieceBytes, "k")
 	})
 }
+
+// TestPullEndsWhenItsSlotWasCommittedAndGivenUpWhileItAsked: somebody still copies from the slot, so that it is not free either.
+func TestPullEndsWhenItsSlotWasCommittedAndGivenUpWhileItAsked(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{Config: app.Config{PeerLease: 100 * time.Millisecond}}, place{Config: app.Config{FillingShare: 1}})
+		c := w.node("c", place{})
+		a.putLayers(objectSize, "k")
+		c.put(objectSize, "x")
+		letGo := stalled(t, b, "x")
+		b.mustGet(ports.FromSlot, layer("k", 0))
+		var asked, copied faults.Gate
+		b.fail(next(1, "PeerResolver", "Resolve", peerIs("a"), hold(&asked)))
+		w.pass(time.Second + time.Millisecond) // the lease is over, and the pull has looked
+		require.Equal(t, 1, asked.Held())
+		b.fail(when("Copier", "Copy", func(faults.Call) bool { return true }, hold(&copied)))
+		r := b.begin(t.Context(), 0, part("k", objectSize/layers, objectSize-objectSize/layers))
+		synctest.Wait()
+		require.Equal(t, 1, copied.Held())
+		require.EqualValues(t, 1, b.committed(), "the read has completed it")
+		require.NoError(t, b.Clear(t.Context()))
+		b.fail()
+		asked.Open()
+		synctest.Wait()
+		copied.Open()
+		require.Equal(t, ports.Hit, r.wait()[0].Status)
+		letGo()
+		w.settle()
+		require.EqualValues(t, 1, b.Stats().PullFailed)
+	})
+}
