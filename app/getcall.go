@@ -595,9 +595,10 @@ func (c *getCall) abandon() {
 	n.mu.Unlock()
 	for _, b := range c.batches[:c.nbatches] {
 		c.tags = c.tags[:0]
-		for _, op := range b.Ops {
-			if o := &c.ops[op.Tag&^tagKind]; !o.done && o.flight == nil {
-				c.tags = append(c.tags, op.Tag)
+		for i := range b.Ops { // of which others may be sending one: no look at its deadline
+			tag := b.Ops[i].Tag
+			if o := &c.ops[tag&^tagKind]; !o.done && o.flight == nil {
+				c.tags = append(c.tags, tag)
 			}
 		}
 		if len(c.tags) > 0 {
