@@ -130,7 +130,7 @@ results() {
 				{ share = at["ceiling_pct"] ? $at["ceiling_pct"] : 0
 				  printf "| %s | %s | %s | %s | %s (%s to %s) | %s | %s | %s of %s | %s |\n", $at["bar"], $at["figure"], $at["ours"], $at["theirs"],
 					$at["ratio"], $at["ratio_low"], $at["ratio_high"], $at["target"], $at["verdict"], $at["noisy"], $at["pairs"],
-					share > 0 ? share " %" : "" }'
+					(share > 0 ? share " %" : "") }'
 		done
 	} >"$bin/results.md" && mv "$bin/results.md" "$out/results.md"
 }

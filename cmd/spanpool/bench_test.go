@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,4 +76,24 @@ func TestTheCeilingNeedsMemoryAndNoNodes(t *testing.T) {
 	require.Contains(t, o.stderr, "limit 1.0 MiB")
 	require.Nil(t, o.spec)
 	require.Equal(t, 4, o.procs)
+}
+
+// TestTheScriptMakesATableOfTheBars, with what share of the ceiling each reached, and a page.
+func TestTheScriptMakesATableOfTheBars(t *testing.T) {
+	out := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(out, "ratios"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(out, "ratios", "some-bar.csv"), []byte(`# commit: 0
+bar,figure,ours,theirs,ratio,ratio_low,ratio_high,target,verdict,pairs,repeats,noisy,ceiling_pct
+some-bar,get_gibps higher,3,2,1.5,1.4,1.6,>= 1.1,met,7,0,1,48.2
+some-bar,put_gibps higher,3,2,1.5,1.4,1.6,reported,reported,7,0,1,0.0
+`), 0o644))
+	c := exec.CommandContext(t.Context(), "sh", "../../scripts/benchmarks.sh", "report")
+	c.Env = append(os.Environ(), "OUT="+out)
+	said, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	table, err := os.ReadFile(filepath.Join(out, "results.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(table), "|\n| some-bar | get_gibps higher | 3 | 2 | 1.5 (1.4 to 1.6) | >= 1.1 | met | 1 of 7 | 48.2 % |\n"+
+		"| some-bar | put_gibps higher | 3 | 2 | 1.5 (1.4 to 1.6) | reported | reported | 1 of 7 |  |\n", "%s", said)
+	require.FileExists(t, filepath.Join(out, "report.html"))
 }
