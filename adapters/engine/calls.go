@@ -83,6 +83,7 @@ func (s *calls) Put(stream grpc.ClientStreamingServer[enginev1.PutRequest, engin
 	}
 	refused, err := s.bytes.take(total)
 	if err != nil {
+		s.count.overBytes.Add(1)
 		return stream.SendAndClose(&enginev1.PutReply{Result: resultOf(ports.Result{Status: refused, Err: err})})
 	}
 	defer s.bytes.give(total)
@@ -159,6 +160,7 @@ func (s *calls) Get(req *enginev1.GetRequest, stream grpc.ServerStreamingServer[
 	for attempt := 0; ; attempt++ {
 		refused, err := s.bytes.take(total)
 		if err != nil {
+			s.count.overBytes.Add(1)
 			return stream.Send(&enginev1.GetReply{Result: resultOf(ports.Result{Status: refused, Err: err})})
 		}
 		again, err := s.get(req, stream, whole, ranges, total, attempt == 0)

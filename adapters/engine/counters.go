@@ -12,10 +12,12 @@ const (
 	refusedUnknown                  // a session, handle or region that is not there
 	refusedBarred                   // quiesced before it came
 	refusedUser                     // another user
+	refusedEnded                    // its time was over, or its caller or Quiesce ended it
+	refusedFailed                   // the node could not; the reason is the caller's to log
 	numRefusals
 )
 
-var refusalNames = [numRefusals]string{"gone", "malformed", "limit", "unknown", "barred", "user"}
+var refusalNames = [numRefusals]string{"gone", "malformed", "limit", "unknown", "barred", "user", "ended", "failed"}
 
 func (r refusal) String() string { return refusalNames[r] }
 
@@ -33,7 +35,7 @@ var endingNames = [numEndings]string{"closed", "unattached", "stop"}
 
 func (e ending) String() string { return endingNames[e] }
 
-// counters are since the start.
+// counters are since the start, of clients that say hello; of calls without one, only what is refused for bytes in flight.
 type counters struct {
 	clients, regions atomic.Uint64
 	ended            [numEndings]atomic.Uint64

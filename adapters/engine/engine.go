@@ -92,7 +92,7 @@ func Listen(path string, c Config) (*Server, error) {
 	s := &Server{listener: l, descriptors: d, health: health.NewServer(), calls: service}
 	service.stopped, s.stopping = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
-		grpc.Creds(sameUser{}),
+		grpc.Creds(sameUser{refused: &count.refused[refusedUser]}),
 		grpc.ConnectionTimeout(greetWithin),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),

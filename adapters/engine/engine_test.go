@@ -286,6 +286,7 @@ func TestBytesInFlightAreBounded(t *testing.T) {
 	r, err = put(t, c, header("k", 1), data("1"))
 	require.NoError(t, err)
 	require.Equal(t, enginev1.KeyStatus_KEY_STATUS_BUSY, r.GetStatus())
+	require.EqualValues(t, 3, s.Counts().Events["keys_over_bytes"])
 	require.NoError(t, first.Send(data("12345678")))
 	_, err = first.CloseAndRecv()
 	require.NoError(t, err)

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"math/big"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -238,6 +240,68 @@ func FuzzParts(f *testing.F) {
 	})
 }
 
+// FuzzLayOut: what a message's ranges are laid out as is disjoint, in order, and as long as the room that is taken for it.
+func FuzzLayOut(f *testing.F) {
+	b, err := proto.Marshal(&enginev1.PutHeader{Size: 9, Ranges: []*enginev1.Range{{Off: 4, Len: 5}, {Len: 4}}})
+	require.NoError(f, err)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h enginev1.PutHeader
+		if proto.Unmarshal(b, &h) != nil {
+			return
+		}
+		ranges, total, err := layOut(h.GetRanges(), min(h.GetSize(), domain.MaxObjectSize))
+		if err != nil {
+			return
+		}
+		require.LessOrEqual(t, len(ranges), domain.MaxCallRanges)
+		at := uint64(0)
+		for _, r := range ranges {
+			require.Equal(t, at, r.RegionOff)
+			at += r.Len
+		}
+		require.Equal(t, total, at)
+		require.LessOrEqual(t, total, uint64(2*domain.MaxObjectSize))
+	})
+}
+
+// FuzzHandles: whatever keys a client names, and whatever runs of them it asks for, a list is as long as it says and has no other keys.
+func FuzzHandles(f *testing.F) {
+	named, err := proto.Marshal(&enginev1.NameKeysRequest{Keys: [][]byte{[]byte("a"), []byte("b")}, Rows: []uint64{1, 2}})
+	require.NoError(f, err)
+	asked, err := proto.Marshal(&enginev1.Keys{Handle: 1, First: []uint32{1, 0}, Count: []uint32{1, 2}})
+	require.NoError(f, err)
+	f.Add(named, asked)
+	f.Fuzz(func(t *testing.T, named, asked []byte) {
+		var name enginev1.NameKeysRequest
+		var ask enginev1.Keys
+		if proto.Unmarshal(named, &name) != nil || proto.Unmarshal(asked, &ask) != nil {
+			return
+		}
+		c, err := newClients(Config{}, new(counters)).hello("ns")
+		require.NoError(t, err)
+		_, n, err := c.name(name.GetHandle(), name.GetKeys(), name.GetRows())
+		require.True(t, err != nil || n == len(name.GetKeys()))
+		l, err := listOf(&ask, placed{&call{of: c}})
+		if err != nil {
+			return
+		}
+		keys, err := c.keysOf(&ask)
+		require.NoError(t, err)
+		require.Len(t, keys, l.len())
+		have := name.GetKeys()
+		if ask.GetHandle() == 0 {
+			have = ask.GetNames()
+		}
+		for _, k := range keys {
+			require.True(t, slices.ContainsFunc(have, func(h []byte) bool { return string(h) == k }), "%q", k)
+		}
+		c.drop(1)
+		require.Zero(t, c.mu.handleKeys)
+		require.Zero(t, c.mu.handleBytes)
+	})
+}
+
 func requireWithin(t *testing.T, w *want, s sizing) {
 	n := len(w.keys)
 	require.Equal(t, w.total, n+len(w.refused))
@@ -263,5 +327,22 @@ func requireWithin(t *testing.T, w *want, s sizing) {
 		length := memories.lengths[r.Region+1]
 		require.LessOrEqual(t, r.Len, length)
 		require.LessOrEqual(t, r.RegionOff, length-r.Len)
+	}
+}
+
+func TestWhatRefusesACallIsCountedByItsReason(t *testing.T) {
+	for err, why := range map[error]refusal{
+		limit("keys of a call", 2, 1):                           refusedLimit,
+		malformed("rows", 1, 2):                                 refusedMalformed,
+		fmt.Errorf("handle 3: %w", ports.ErrNotFound):           refusedUnknown,
+		fmt.Errorf("step: %w", errQuiesced):                     refusedEnded,
+		fmt.Errorf("step: %w", context.DeadlineExceeded):        refusedEnded,
+		fmt.Errorf("the node is stopping: %w", ports.ErrClosed): refusedFailed,
+	} {
+		s := &calls{count: new(counters)}
+		require.Error(t, s.failed(err))
+		for r := range s.count.refused {
+			require.Equal(t, refusal(r) == why, s.count.refused[r].Load() == 1, "%v counted as %v", err, refusal(r))
+		}
 	}
 }

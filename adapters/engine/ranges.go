@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
@@ -139,8 +140,12 @@ func (s *calls) failed(err error) error {
 		s.count.refused[refusedUnknown].Add(1)
 	case errors.Is(err, ports.ErrRefused):
 		s.count.refused[refusedLimit].Add(1)
-	default:
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		s.count.refused[refusedEnded].Add(1)
+	case errors.Is(err, domain.ErrInvalid):
 		s.count.refused[refusedMalformed].Add(1)
+	default:
+		s.count.refused[refusedFailed].Add(1)
 	}
 	return statusOf(err)
 }

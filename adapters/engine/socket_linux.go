@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -115,7 +116,7 @@ func (s *socket) Close() error {
 func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
 
 // sameUser lets in whoever runs as this process's user, and root.
-type sameUser struct{}
+type sameUser struct{ refused *atomic.Uint64 }
 
 // who is what the kernel said of a caller.
 type who struct {
@@ -127,9 +128,10 @@ func (who) AuthType() string { return "SO_PEERCRED" }
 
 func allowed(uid, own uint32) bool { return uid == own || uid == 0 }
 
-func (sameUser) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s sameUser) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	uid, err := userOf(c)
 	if err != nil {
+		s.refused.Add(1)
 		return nil, nil, err
 	}
 	return c, who{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, uid}, nil

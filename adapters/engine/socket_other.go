@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -17,5 +18,6 @@ func listen(string) (net.Listener, error) {
 
 // sameUser is never asked here.
 type sameUser struct {
+	refused *atomic.Uint64
 	credentials.TransportCredentials
 }
