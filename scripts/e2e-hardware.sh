@@ -10,7 +10,7 @@ trap 'exit 130' INT TERM
 . scripts/steps.sh
 
 # The cases that start pools of nodes. The others speak to one process, which has no device.
-cases='TestThreeNodes|TestEachByteCrosses|TestAPeer|TestAWriter|TestAReader|TestAFullMedium|TestCalls|TestASecond|TestAWrong|TestABlack|TestGarbage|TestOneRead|TestWorkloads|TestTheSocket'
+cases='TestThreeNodes|TestEachByteCrosses|TestAPeer|TestAWriter|TestAReader|TestAFullMedium|TestCalls|TestASecond|TestAWrong|TestABlack|TestGarbage|TestOneRead|TestWorkloads|TestTheSocket|TestABit|TestMetricsOf'
 
 # over NAME VARIABLE=VALUE runs the cases at a place, and notes each of them.
 over() {

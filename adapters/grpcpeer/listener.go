@@ -14,14 +14,33 @@ type listener struct {
 	crowded *atomic.Uint64
 	mu      struct { // guards the set; nothing is called under it
 		sync.Mutex
-		open map[*counted]struct{} // nil: cut
+		open      map[*counted]struct{} // nil: cut
+		strangers int                   // of them
 	}
 }
 
 // counted is a connection in the set.
 type counted struct {
 	net.Conn
-	l *listener
+	l        *listener
+	stranger bool // guarded by the listener's mu
+}
+
+// strangersShare is the part of a listener's connections, one in so many, that may be of those who have not proven the secret although
+// there is one: they ask for health and nothing else, and must not keep the peers out.
+const strangersShare = 4
+
+// stayAsStranger reports false when there are as many as may be.
+func (c *counted) stayAsStranger() bool {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.l.mu.strangers >= max(c.l.most/strangersShare, 1) {
+		c.l.crowded.Add(1)
+		return false
+	}
+	c.l.mu.strangers++
+	c.stranger = true
+	return true
 }
 
 func newListener(inner net.Listener, most int, crowded *atomic.Uint64) *listener {
@@ -63,6 +82,10 @@ func (l *listener) admit(c *counted) bool {
 func (c *counted) Close() error {
 	c.l.mu.Lock()
 	delete(c.l.mu.open, c)
+	if c.stranger {
+		c.stranger = false
+		c.l.mu.strangers--
+	}
 	c.l.mu.Unlock()
 	return c.Conn.Close()
 }

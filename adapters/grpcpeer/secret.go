@@ -230,6 +230,9 @@ func (a *askerCreds) Clone() credentials.TransportCredentials { return a }
 // OverrideServerName does nothing: there are no names of servers here.
 func (*askerCreds) OverrideServerName(string) error { return nil }
 
+// errCrowded ends a connection that is one too many.
+var errCrowded = errors.New("too many connections that have proven nothing")
+
 // ownerCreds is the handshake of a Server's connections. gRPC bounds its time.
 type ownerCreds struct {
 	self    ports.Peer
@@ -245,6 +248,10 @@ func (o *ownerCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 		return nil, nil, err
 	}
 	if string(begin) != preamble {
+		if c, ok := conn.(*counted); ok && len(o.secret) > 0 && !c.stayAsStranger() {
+			_ = conn.Close()
+			return nil, nil, errCrowded
+		}
 		return &begun{Conn: conn, begin: begin}, proven{}, nil
 	}
 	from, err := verify(conn, o.secret, o.self)

@@ -214,6 +214,35 @@ func TestAnotherNodeAtTheAddressIsNotThePeer(t *testing.T) {
 }
 
 // FuzzHandshake gives both sides of the proof any bytes: an error, and no proof.
+// TestStrangersDoNotKeepPeersOut: whoever has not proven the secret may ask for health, on a part of the connections only.
+func TestStrangersDoNotKeepPeersOut(t *testing.T) {
+	cfg := testConfig("owner", 2, testSecret)
+	cfg.MaxConns = 8
+	n := listen(t, "127.0.0.1:0", cfg, &porttest.FakeServer{})
+	greet := func() (conn net.Conn, welcome bool) {
+		conn, err := net.Dial("tcp", n.addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		require.NoError(t, err)
+		_, err = conn.Read(make([]byte, 1))
+		return conn, err == nil
+	}
+	var stay []net.Conn
+	for range 3 * cfg.MaxConns {
+		if conn, welcome := greet(); welcome {
+			stay = append(stay, conn)
+		}
+	}
+	require.Len(t, stay, cfg.MaxConns/strangersShare)
+	require.EqualValues(t, 3*cfg.MaxConns-len(stay), n.server.Counts().Crowded)
+	peer := newClient(t, testConfig("asker", 1, testSecret, Member{"owner", n.addr}))
+	require.NoError(t, peer.Probe(bounded(t), n.self, aKey, &ports.ProbeReply{}))
+	require.NoError(t, stay[0].Close())
+	require.Eventually(t, func() bool { _, welcome := greet(); return welcome }, 10*time.Second, 10*time.Millisecond, "one that left makes room")
+}
+
 func FuzzHandshake(f *testing.F) {
 	var b bytes.Buffer
 	require.NoError(f, writeFrame(&b, sampleGreeting))

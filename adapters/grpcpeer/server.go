@@ -47,7 +47,7 @@ type counts struct{ unproven, strangers, crowded atomic.Uint64 }
 type Counts struct {
 	Unproven  uint64 // connections whose end has not proven the secret, and calls on those that did not try
 	Strangers uint64 // calls that named another node, or an asker that is not the one that was proven
-	Crowded   uint64 // connections past Config.MaxConns
+	Crowded   uint64 // connections past Config.MaxConns, or past a quarter of it that have not proven the secret
 }
 
 // Header sizes and times of a Server. The former is far above what a call of a peer has; the latter say when a silent peer is gone,
