@@ -136,7 +136,7 @@ results() {
 }
 
 report() {
-	results
+	results || failed="$failed results.md"
 	"$bin/spanpool" bench report "$out" --out "$out/report.html" || failed="$failed report"
 }
 
