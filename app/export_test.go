@@ -5,6 +5,9 @@ import "github.com/spanpool/spanpool/domain"
 // LimitSessionKeysForTesting lowers a limit that a test could not reach in reasonable time. Call it before the first session.
 func (n *Node) LimitSessionKeysForTesting(keys int) { n.sessionKeys = keys }
 
+// LimitLinksForTesting lowers what is given to a link at once to what small objects fill. Call it before the first call.
+func (n *Node) LimitLinksForTesting(bytes uint64) { n.linkBytes = bytes }
+
 // TurnOffForTesting turns features off, for a test that shows what they are worth. Call it before the first call.
 func (n *Node) TurnOffForTesting(singleFlight, dedupQueued, dedupRun bool) {
 	n.off = features{singleFlight, dedupQueued, dedupRun}

@@ -99,6 +99,7 @@ type place struct {
 	buffers     int
 	offHeap     bool   // where bytes are reused while another node may read them: the race detector is right, and it is the point
 	get, put    uint64 // bytes of the arenas; arenaOff: none
+	link        uint64 // bytes that calls have on a link at once; 0: domain.LinkInFlight
 	bare        bool   // without the fault wrappers, which allocate
 	registered  bool   // callers' memory is, for the calls that use it
 	patterns    bool   // ranges are asked for by patterns
@@ -203,6 +204,7 @@ func (n *node) start() {
 	var err error
 	n.Node, err = app.New(c, p)
 	require.NoError(w.t, err)
+	n.LimitLinksForTesting(orElse(n.place.link, domain.LinkInFlight))
 	require.NoError(w.t, n.ep.Start(n.Self(), n.PeerServer()))
 	n.down = false
 }

@@ -27,6 +27,7 @@ const (
 	crowdLayer  = 3_000
 	crowdSize   = crowdLayers * crowdLayer
 	crowdPage   = 4_096
+	crowdLink   = 2 * crowdLayer // so that calls wait for links, and are sent by each other
 )
 
 // crowd is readers and writers on some nodes, in real time, over media that hold a part of what is put.
@@ -178,7 +179,7 @@ func (c *crowd) one(i int, r *rand.Rand, wants ...want) {
 func TestACrowdOverAMediumThatIsTooSmallReadsRight(t *testing.T) {
 	w := newWorld(t, false)
 	w.lasting = true
-	c := newCrowd(t, w, 2, place{page: crowdPage, pages: 6 * (crowdSize/crowdPage + 1), get: 16 * kib, put: 16 * kib,
+	c := newCrowd(t, w, 2, place{page: crowdPage, pages: 6 * (crowdSize/crowdPage + 1), get: 16 * kib, put: 16 * kib, link: crowdLink,
 		Config: app.Config{PeerLease: time.Hour, FillingShare: 0.5}})
 	c.run(t, 4, 2, func(r *rand.Rand) {})
 }
@@ -186,9 +187,10 @@ func TestACrowdOverAMediumThatIsTooSmallReadsRight(t *testing.T) {
 func TestACrowdWithCancellationsAndRestartsReadsRight(t *testing.T) {
 	w := newWorld(t, true)
 	w.lasting = true
-	c := newCrowd(t, w, 3, place{page: crowdPage, pages: 6 * (crowdSize/crowdPage + 1), get: 16 * kib, put: 16 * kib,
+	c := newCrowd(t, w, 3, place{page: crowdPage, pages: 6 * (crowdSize/crowdPage + 1), get: 16 * kib, put: 16 * kib, link: crowdLink,
 		Config: app.Config{PeerLease: time.Hour, FillingShare: 0.5, Reservation: 200 * time.Millisecond, BreakerMin: 5 * time.Millisecond, BreakerMax: 20 * time.Millisecond, SweepEvery: 5 * time.Millisecond}})
 	c.brief = true
+	c.nodes[2].place.registered = true // by pull only: what it reads in part goes to its callers directly
 	c.run(t, 4, 2, func(r *rand.Rand) {
 		i := r.IntN(len(c.nodes))
 		if n := c.nodes[i]; n.down {

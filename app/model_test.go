@@ -365,6 +365,7 @@ func drawModel(t *rapid.T) *model {
 	}
 	p.patterns = rapid.IntRange(0, 2).Draw(t, "patterns") == 0
 	p.registered = rapid.IntRange(0, 2).Draw(t, "registered") == 0
+	p.link = rapid.SampledFrom([]uint64{0, 200, 1_000}).Draw(t, "bytes on a link")
 	modes := rapid.SliceOfN(rapid.SampledFrom([]domain.LocalityMode{domain.LocalityFill, domain.LocalityFill, domain.LocalityPullOnly, domain.LocalityOff}), 3, 3).Draw(t, "modes")
 	if rapid.IntRange(0, 4).Draw(t, "all by the arena") == 4 {
 		p.get, modes = 1024, []domain.LocalityMode{domain.LocalityOff}

@@ -29,6 +29,7 @@ type Node struct {
 	looking    chan struct{} // capacity 1: who looks at a copy that a peer complained about
 
 	sessionKeys int      // maxSessionKeys; fewer in tests
+	linkBytes   uint64   // domain.LinkInFlight; fewer in tests
 	off         features // none is; tests show by it what each is worth
 
 	arenas   [2]*arena // get, put; nil: the route is off
@@ -82,7 +83,7 @@ func New(cfg Config, p Ports) (*Node, error) {
 	if p.Clock == nil || p.Copier == nil {
 		return nil, errors.New("ports: Clock and Copier are needed")
 	}
-	n := &Node{cfg: cfg, p: p, page: defaultPageSize, sessionKeys: maxSessionKeys, looking: make(chan struct{}, 1)}
+	n := &Node{cfg: cfg, p: p, page: defaultPageSize, sessionKeys: maxSessionKeys, linkBytes: domain.LinkInFlight, looking: make(chan struct{}, 1)}
 	if n.cfg.Random == nil {
 		n.cfg.Random = secureRandom
 	}

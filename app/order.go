@@ -91,7 +91,7 @@ func (c *conn) sendPart(b *getBatch, now domain.Instant) bool {
 	first, sum, on := b.next, uint64(0), c.order.onLink.Load()
 	for ; b.next < len(b.Ops); b.next++ {
 		n := b.bytes[b.next]
-		if n == withdrawn || !domain.LinkRoom(on+sum, n) {
+		if n == withdrawn || !domain.LinkRoom(on+sum, n, c.peer.n.linkBytes) {
 			break
 		}
 		sum += n

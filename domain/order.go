@@ -16,9 +16,10 @@ const (
 	LinkPatience = time.Second
 )
 
-// LinkRoom says whether next bytes may go on a link beside those that are on it. One op is always let through.
-func LinkRoom(inFlight, next uint64) bool {
-	return inFlight == 0 || next <= LinkInFlight && inFlight <= LinkInFlight-next
+// LinkRoom says whether next bytes may go on a link beside those that are on it, of which there are to be at most most. One op is
+// always let through.
+func LinkRoom(inFlight, next, most uint64) bool {
+	return inFlight == 0 || next <= most && inFlight <= most-next
 }
 
 // LinkTurn is what the order knows of a call. The zero Session is none.

@@ -44,7 +44,7 @@ func TestALinkHasRoomForOneOpAlways(t *testing.T) {
 		inFlight, next uint64
 		want           bool
 	}{{0, 1 << 62, true}, {1, LinkInFlight - 1, true}, {1, LinkInFlight, false}, {LinkInFlight, 0, true}, {LinkInFlight + 5, 0, false}, {5, 1<<64 - 1, false}} {
-		require.Equal(t, tt.want, LinkRoom(tt.inFlight, tt.next), "%+v", tt)
+		require.Equal(t, tt.want, LinkRoom(tt.inFlight, tt.next, LinkInFlight), "%+v", tt)
 	}
 }
 
