@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -225,4 +226,20 @@ func TestAFailureNamesItsSide(t *testing.T) {
 			require.EqualError(t, err, want)
 		}
 	}
+}
+
+// TestThePageSaysWhatEachBarIs: docs/benchmarks has every bar in a row of its table.
+func TestThePageSaysWhatEachBarIs(t *testing.T) {
+	page, err := os.ReadFile("../docs/benchmarks/README.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(page), "\n## What the bars are\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n## ")
+	var listed []string
+	for line := range strings.Lines(table) {
+		if names, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " |"); ok && strings.HasPrefix(line, "| ") && names != "bar" {
+			listed = append(listed, strings.Split(names, ", ")...)
+		}
+	}
+	require.ElementsMatch(t, BarNames(), listed)
 }
