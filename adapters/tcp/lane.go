@@ -170,8 +170,8 @@ func (c *lane) draw() (some bool, err error) {
 	share := max(chunkBytes, l.mu.backlog/uint64(len(l.lanes)))
 	var taken uint64
 	n := 0
-	for l.mu.head != nil && taken < share && c.count < maxFlights && c.asked < window && n+maxFrame <= len(c.frames) {
-		f, size := c.cut(l.mu.head, c.frames[n:])
+	for l.mu.backlog > 0 && taken < share && c.count < maxFlights && c.asked < window && n+maxFrame <= len(c.frames) {
+		f, size := c.cut(l.nextLocked(), c.frames[n:])
 		n += size
 		taken += uint64(f.bytes)
 		if f.dir == ports.Write {

@@ -11,7 +11,7 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// Link reaches the memory of one start of a peer. Its ops wait in one queue, from which each lane draws requests as it has room
+// Link reaches the memory of one start of a peer. Its ops wait in a queue for each direction, from which each lane draws requests as it has room
 // for them.
 //
 // The life of an op: queued (some of it is not drawn) -> flying (requests of it are on lanes) -> complete. It is complete when
@@ -39,15 +39,19 @@ type Link struct {
 		dead     error // why there are no new ops; nil: open
 		ops      []*op
 		free     []*op
-		head     *op // the queue: ops of which something is not drawn
-		tail     *op
-		backlog  uint64         // bytes of the queue
-		next     int            // lane to wake first
-		earliest domain.Instant // not after the earliest deadline; zero: none
+		queues   [2]opQueue      // by direction: ops of which something is not drawn
+		turn     ports.Direction // of which the next request is, if there are both
+		backlog  uint64          // bytes of the queues
+		next     int             // lane to wake first
+		earliest domain.Instant  // not after the earliest deadline; zero: none
 		waiters  int
 		quiet    *sync.Cond // an op completed, and somebody waits for that
 	}
 }
+
+// opQueue is first come, first served. Reads and writes have one each and take turns, so that a read does not stand behind all that
+// is being put.
+type opQueue struct{ head, tail *op }
 
 // op is the record of one op under way. Guarded by Link.mu.
 type op struct {
@@ -176,14 +180,25 @@ func (l *Link) newOpLocked() *op {
 }
 
 func (l *Link) enqueueLocked(o *op) {
-	o.queued, o.prev = true, l.mu.tail
-	if l.mu.tail == nil {
-		l.mu.head = o
+	q := &l.mu.queues[o.dir]
+	o.queued, o.prev = true, q.tail
+	if q.tail == nil {
+		q.head = o
 	} else {
-		l.mu.tail.next = o
+		q.tail.next = o
 	}
-	l.mu.tail = o
+	q.tail = o
 	l.mu.backlog += o.left
+}
+
+// nextLocked is the op of which a request is to be drawn; nil: there is none.
+func (l *Link) nextLocked() *op {
+	d := l.mu.turn
+	if l.mu.queues[d].head == nil {
+		d = ports.Write - d
+	}
+	l.mu.turn = ports.Write - d
+	return l.mu.queues[d].head
 }
 
 // dequeueLocked takes an op out of the queue; what is left of it will not be drawn.
@@ -191,13 +206,14 @@ func (l *Link) dequeueLocked(o *op) {
 	if !o.queued {
 		return
 	}
+	q := &l.mu.queues[o.dir]
 	if o.prev == nil {
-		l.mu.head = o.next
+		q.head = o.next
 	} else {
 		o.prev.next = o.next
 	}
 	if o.next == nil {
-		l.mu.tail = o.prev
+		q.tail = o.prev
 	} else {
 		o.next.prev = o.prev
 	}

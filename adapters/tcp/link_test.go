@@ -517,3 +517,23 @@ func TestABigOpUsesEveryLane(t *testing.T) {
 		require.Equal(t, -1, content.Check(dst.Bytes()[i*testBuffer:][:testBuffer], 0, 0))
 	}
 }
+
+// TestReadsAndWritesTakeTurns: a read does not stand behind all that is being put, nor a put behind all that is read.
+func TestReadsAndWritesTakeTurns(t *testing.T) {
+	var l Link
+	for tag := range uint64(3) {
+		l.enqueueLocked(&op{tag: tag, dir: ports.Write, left: 10})
+	}
+	for tag := range uint64(5) {
+		l.enqueueLocked(&op{tag: 10 + tag, dir: ports.Read, left: 1})
+	}
+	require.EqualValues(t, 35, l.mu.backlog)
+	var order []uint64
+	for l.mu.backlog > 0 {
+		o := l.nextLocked()
+		order = append(order, o.tag)
+		l.dequeueLocked(o)
+	}
+	require.Equal(t, []uint64{10, 0, 11, 1, 12, 2, 13, 14}, order)
+	require.Equal(t, [2]opQueue{}, l.mu.queues)
+}
