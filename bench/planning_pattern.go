@@ -112,8 +112,8 @@ func (o *Ratios) patternBar() pairing {
 		ours:   measure(func(d *described) *ports.GetBatch { return &d.patterns }),
 		theirs: measure(func(d *described) *ports.GetBatch { return &d.lists }),
 		bars: []bar{
-			{name: "cpu ns a range, planned", figure: describedFigure, atMost: 0.1},
-			{name: "cpu ns a range, with look-up", figure: describedCall},
+			{name: "cpu ns a range planned", figure: describedFigure, atMost: 0.1},
+			{name: "cpu ns a range with look-up", figure: describedCall},
 		},
 		end: func() error {
 			if d == nil {
