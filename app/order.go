@@ -145,14 +145,16 @@ func (c *getCall) refill() {
 func (b *getBatch) cancel(tags []uint64) {
 	o := &b.conn.order
 	o.mu.Lock()
-	for i, left := b.next, tags; i < len(b.Ops) && len(left) > 0; i++ {
-		at := slices.Index(left, b.Ops[i].Tag)
-		if at < 0 {
+	left := tags
+	for i := 0; i < len(b.Ops) && len(left) > 0; i++ {
+		if b.Ops[i].Tag != left[0] {
 			continue
 		}
-		left = left[at+1:]
-		b.bytes[i] = withdrawn
-		b.q.Post(ports.Completion{Tag: b.Ops[i].Tag, Err: errWithdrawn})
+		left = left[1:]
+		if i >= b.next {
+			b.bytes[i] = withdrawn
+			b.q.Post(ports.Completion{Tag: b.Ops[i].Tag, Err: errWithdrawn})
+		}
 	}
 	if !slices.ContainsFunc(b.bytes[b.next:], func(n uint64) bool { return n != withdrawn }) {
 		b.next = len(b.Ops)

@@ -2,6 +2,7 @@ package ports
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spanpool/spanpool/domain"
 )
@@ -98,6 +99,20 @@ type Op struct {
 type Batch struct {
 	Ops      []Op
 	Segments []Segment
+}
+
+// Check refuses a batch that contradicts itself, which is a bug of its caller: every Link's Submit asks it before anything else.
+func (b *Batch) Check() error {
+	for i := range b.Ops {
+		op := &b.Ops[i]
+		if uint64(op.First)+uint64(op.Count) > uint64(len(b.Segments)) {
+			return fmt.Errorf("op %d: segments %d and the %d behind, of %d: %w", i, op.First, op.Count, len(b.Segments), domain.ErrInvalid)
+		}
+		if op.Purpose >= NumPurposes || op.Dir > Write {
+			return fmt.Errorf("op %d: purpose %d, direction %d: %w", i, op.Purpose, op.Dir, domain.ErrInvalid)
+		}
+	}
+	return nil
 }
 
 // Transport moves bytes between a peer's exposed buffers and local memory, one-sided.

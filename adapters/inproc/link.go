@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -88,24 +87,10 @@ func newLink(p *pair, from ports.Peer, ours, theirs *Transport) *Link {
 // Submit checks every op and queues the good ones; the others complete at once. After the end of the link it is refused with
 // ErrReset, or ErrClosed if Close ended it.
 func (l *Link) Submit(b *ports.Batch, q *ports.Completions) error {
-	if err := checkShape(b); err != nil {
+	if err := b.Check(); err != nil {
 		return l.ours.fail("submit", l.theirs.start.ep.id, err)
 	}
 	return l.pair.submit(l, b, q)
-}
-
-// checkShape refuses batches that contradict themselves: a bug of the caller.
-func checkShape(b *ports.Batch) error {
-	for i := range b.Ops {
-		op := &b.Ops[i]
-		if uint64(op.First)+uint64(op.Count) > uint64(len(b.Segments)) {
-			return fmt.Errorf("op %d: segments %d and the %d behind, of %d: %w", i, op.First, op.Count, len(b.Segments), domain.ErrInvalid)
-		}
-		if op.Purpose >= ports.NumPurposes || op.Dir > ports.Write {
-			return fmt.Errorf("op %d: purpose %d, direction %d: %w", i, op.Purpose, op.Dir, domain.ErrInvalid)
-		}
-	}
-	return nil
 }
 
 // check says whether an op may be carried out, and returns its length, and its grant if it is a write. Nothing of a refused op

@@ -168,7 +168,7 @@ func (t *Transport) keep(p *pendingLink) bool {
 // Submit checks every op and posts what there is room for; ops that are not good complete at once. After the end of the link it is
 // refused with ErrReset, or ErrClosed if Close ended it. An op without a deadline gets Config.OpTimeout.
 func (l *Link) Submit(b *ports.Batch, q *ports.Completions) error {
-	if err := checkShape(b); err != nil {
+	if err := b.Check(); err != nil {
 		return fail("submit", l.to, err)
 	}
 	now := l.t.cfg.Clock.Now()
@@ -182,20 +182,6 @@ func (l *Link) Submit(b *ports.Batch, q *ports.Completions) error {
 	}
 	l.postLocked(now)
 	l.hurryLocked()
-	return nil
-}
-
-// checkShape refuses batches that contradict themselves: a bug of the caller.
-func checkShape(b *ports.Batch) error {
-	for i := range b.Ops {
-		op := &b.Ops[i]
-		if uint64(op.First)+uint64(op.Count) > uint64(len(b.Segments)) {
-			return fmt.Errorf("op %d: segments %d and the %d behind, of %d: %w", i, op.First, op.Count, len(b.Segments), domain.ErrInvalid)
-		}
-		if op.Purpose >= ports.NumPurposes || op.Dir > ports.Write {
-			return fmt.Errorf("op %d: purpose %d, direction %d: %w", i, op.Purpose, op.Dir, domain.ErrInvalid)
-		}
-	}
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -55,25 +54,11 @@ func (l *Link) watch() {
 // Submit checks every op and queues the good ones; the others complete at once. After the end of the link it is refused with
 // ErrReset.
 func (l *Link) Submit(b *ports.Batch, q *ports.Completions) error {
-	if err := checkShape(b); err != nil {
+	if err := b.Check(); err != nil {
 		return fail("submit", l.to, err)
 	}
 	if err := l.t.copies.submit(l, b, q); err != nil {
 		return fail("submit", l.to, err)
-	}
-	return nil
-}
-
-// checkShape refuses batches that contradict themselves: a bug of the caller.
-func checkShape(b *ports.Batch) error {
-	for i := range b.Ops {
-		op := &b.Ops[i]
-		if uint64(op.First)+uint64(op.Count) > uint64(len(b.Segments)) {
-			return fmt.Errorf("op %d: segments %d and the %d behind, of %d: %w", i, op.First, op.Count, len(b.Segments), domain.ErrInvalid)
-		}
-		if op.Purpose >= ports.NumPurposes || op.Dir > ports.Write {
-			return fmt.Errorf("op %d: purpose %d, direction %d: %w", i, op.Purpose, op.Dir, domain.ErrInvalid)
-		}
 	}
 	return nil
 }
