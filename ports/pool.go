@@ -74,7 +74,7 @@ func (s Source) String() string {
 type Result struct {
 	Status   Status
 	Source   Source
-	Verified bool   // every byte of this key in this call was checked against a sum
+	Verified bool   // every byte of this key was checked against a sum, in this call or when it came to this node
 	Size     uint64 // of the object, when it is known
 	Fetched  uint64 // bytes that this call took from a peer for this key
 	Joined   uint64 // bytes of other calls' flights that it waited for
