@@ -1,0 +1,49 @@
+package crc32c
+
+// A sum is the remainder of a polynomial over GF(2), and n bytes behind it multiply it by x^8n: that of a and b joined is the one of
+// a, moved on by the length of b, plus (that is xor) the one of b. Bits are reflected: the highest of a uint32 is the factor of
+// x^0. Combining so is linear in what a sum is initialised and ended with, which cancel out.
+
+// reflected is the polynomial without its x^32.
+const reflected = 0x82f63b78
+
+// powers holds x^8(d * 16^i) at [i][d]: a length is the product of its digits' powers.
+var powers = makePowers()
+
+func makePowers() (t [16][16]uint32) {
+	step := uint32(1) << (31 - 8) // x^8
+	for i := range t {
+		t[i][0] = 1 << 31 // x^0
+		for d := 1; d < 16; d++ {
+			t[i][d] = multiplyPlain(t[i][d-1], step)
+		}
+		step = multiplyPlain(t[i][15], step)
+	}
+	return t
+}
+
+// Combine is the sum of a run that is a and then b, from their sums and the length of b. It takes a multiplication per digit
+// other than 0 of the length in hexadecimal.
+func Combine(a, b uint32, lenB uint64) uint32 { return combine(best(), a, b, lenB) }
+
+func combine(k kernel, a, b uint32, lenB uint64) uint32 {
+	for i := 0; lenB > 0; i++ {
+		if d := lenB & 15; d > 0 {
+			a = multiply(k, a, powers[i][d])
+		}
+		lenB >>= 4
+	}
+	return a ^ b
+}
+
+func multiply(_ kernel, a, b uint32) uint32 { return multiplyPlain(a, b) }
+
+// multiplyPlain is a * b modulo the polynomial.
+func multiplyPlain(a, b uint32) (p uint32) {
+	for range 32 {
+		p ^= b & -(a >> 31)
+		a <<= 1
+		b = b>>1 ^ reflected&-(b&1)
+	}
+	return p
+}

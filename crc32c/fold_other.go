@@ -1,0 +1,3 @@
+package crc32c
+
+const canFold = false
