@@ -35,6 +35,7 @@ type peer struct {
 		dialing   chan struct{} // nil, or closed when the dial under way has ended
 		downUntil domain.Instant
 		lastDial  domain.Instant
+		lastHeard domain.Instant // a hello that brought a dial forward
 		backoff   time.Duration
 		mendAt    domain.Instant // not before: a hello for the links that conn lacks
 		mendWait  time.Duration
@@ -115,13 +116,45 @@ func (t *peerTable) redial() {
 	now := t.n.now()
 	for _, p := range t.all() {
 		if p.due(now) {
-			t.n.wg.Go(func() {
-				ctx, cancel := context.WithTimeout(t.n.stop, t.n.cfg.DialTimeout)
-				defer cancel()
-				_, _ = p.dial(ctx, outsideOfCalls) // its outcome is the breaker's state
-			})
+			p.dialOutside()
 		}
 	}
+}
+
+// dialOutside dials on a goroutine of the node's, which must not have ended.
+func (p *peer) dialOutside() {
+	p.n.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(p.n.stop, p.n.cfg.DialTimeout)
+		defer cancel()
+		_, _ = p.dial(ctx, outsideOfCalls) // its outcome is the breaker's state
+	})
+}
+
+// heard is told that a peer says hello: it is there, so one that failed is dialled at once, outside of any call. The breaker stays as it is
+// until that dial has ended, since who reaches us may be out of our reach; one hello in BreakerMin counts, for the same reason.
+func (t *peerTable) heard(id ports.PeerID) {
+	t.mu.Lock()
+	p := t.mu.peers[id]
+	t.mu.Unlock()
+	if p == nil || t.n.enter() != nil {
+		return
+	}
+	defer t.n.leave()
+	if p.proven(t.n.now()) {
+		p.dialOutside()
+	}
+}
+
+// proven says that a hello of the peer is news. A dial that is under way may have begun before the peer was there.
+func (p *peer) proven(now domain.Instant) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	failed := p.mu.backoff > 0 || p.mu.dialing != nil
+	if p.mu.conn.isAlive() || !failed || p.mu.lastHeard.Add(p.n.cfg.BreakerMin) > now {
+		return false
+	}
+	p.mu.lastHeard = now
+	return true
 }
 
 func (p *peer) due(now domain.Instant) bool {

@@ -36,6 +36,7 @@ func (s *server) Hello(ctx context.Context, from ports.Peer, h *ports.Hello, out
 			t.Drop(old)
 		}
 	}
+	n.peers.heard(from.ID)
 	for _, r := range n.regions {
 		out.Buffers = append(out.Buffers, r.Len())
 	}
