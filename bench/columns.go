@@ -68,7 +68,7 @@ var columns = [NumColumns]columnInfo{
 	{"ttfl_us_p95", 1, ""},
 	{"stall_ms_p50", 3, "time that the forward thread of a request waited for groups"},
 	{"get_gibps", 3, "bytes read by all ranks, per second of the windows from a request's start to its last rank's last group"},
-	{"put_gibps", 3, "sum over the offload ranks of bytes put per second in put calls that began within such a window"},
+	{"put_gibps", 3, "sum over the offload ranks of bytes put per second of put calls, as far as they lie within a request; of a call that lies partly within, as much of its bytes as of its time; 0: nothing was put meanwhile"},
 	{"local_hit_pct", 2, "calls without a remote key"},
 	{"remote_calls", 0, "calls with a remote key"},
 	{"remote_keys", 0, "remote keys: (key, call) that took at least one byte from a peer"},

@@ -76,7 +76,7 @@ func (r *restoreRow) figures(d counts) *Row {
 		ColTTFLP95:        microseconds(r.ttfl.Percentile(95)),
 		ColStallP50:       milliseconds(r.stall.Percentile(50)),
 		ColGetRate:        gibPerSecond(r.getBytes, r.getTime),
-		ColPutRate:        r.offload.rate(),
+		ColPutRate:        r.offload.rate(r.windows),
 		ColLocalHits:      r.tally.localHitPct(),
 		ColRemoteCalls:    float64(r.tally.remoteCalls),
 		ColRemoteKeys:     float64(r.tally.remoteKeys),

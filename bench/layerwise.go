@@ -59,6 +59,7 @@ type Layerwise struct {
 	NoChecksums     bool
 	LocalOnly       bool
 	SharedKeys      bool
+	Register        bool // destinations with the reader, so that they can be read to directly
 	Verify          bool
 	Runs            int
 	MediumMiB       int // 0: room for everything
@@ -157,6 +158,8 @@ func (o *Layerwise) checkComparison() error {
 		return badOption("--shared-arena", true, "a node's arenas are apart; want --fetch whole, which can share one")
 	case o.Fetch == FetchRanged:
 		return nil
+	case o.Register:
+		return badOption("--register", true, "the comparison registers nothing; want --fetch ranged")
 	case o.Transport == TransportSHM:
 		return badOption("--fetch", "whole", "not available over shm: it reads and writes by one transport")
 	case len(o.Remotes) > 0:

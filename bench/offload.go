@@ -26,10 +26,33 @@ type offload struct {
 
 // offloadRank is used by its goroutine, and read once that has ended.
 type offloadRank struct {
-	id       int
-	keys     [][]string // by pool, oldest first: at most two sets
-	bytes    uint64     // put within windows
-	duration time.Duration
+	id   int
+	keys [][]string // by pool, oldest first: at most two sets
+	puts []timedPut
+}
+
+// period is from a moment to a later one.
+type period struct{ begin, end time.Time }
+
+// within is how much of it lies in any of others, which do not overlap.
+func (p period) within(others []period) (d time.Duration) {
+	for _, o := range others {
+		begin, end := p.begin, p.end
+		if o.begin.After(begin) {
+			begin = o.begin
+		}
+		if o.end.Before(end) {
+			end = o.end
+		}
+		d += max(0, end.Sub(begin))
+	}
+	return d
+}
+
+// timedPut is a put call and what it stored.
+type timedPut struct {
+	period
+	bytes uint64
 }
 
 // storedKey is an object that offload put and did not remove.
@@ -92,11 +115,21 @@ func (o *offload) storedAtReader() uint64 {
 	return 0
 }
 
-// rate is the sum of the ranks' rates within windows. Precondition: stopped.
-func (o *offload) rate() float64 {
+// rate is the sum of the ranks' rates within windows. A put may take longer than a window, or reach over its ends: of its bytes it has the
+// share there that its time has. What a rank does besides putting is no part of that time. Precondition: stopped.
+func (o *offload) rate(windows []period) float64 {
 	var sum float64
 	for _, k := range o.ranks {
-		sum += gibPerSecond(k.bytes, k.duration)
+		var bytes float64
+		var time time.Duration
+		for _, p := range k.puts {
+			in := p.within(windows)
+			if in > 0 {
+				bytes += float64(p.bytes) * float64(in) / float64(p.end.Sub(p.begin))
+			}
+			time += in
+		}
+		sum += gibPerSecond(uint64(bytes), time)
 	}
 	return sum
 }
@@ -217,14 +250,12 @@ func (o *offload) makeRoom(ctx context.Context, k *offloadRank, put *offloadPut)
 }
 
 func (o *offload) put(ctx context.Context, k *offloadRank, put *offloadPut) {
-	counted := o.row.window.Load()
-	begin := time.Now()
+	timed := timedPut{period: period{begin: time.Now()}}
 	err := o.row.reader().BatchPutRanges(ctx, &put.batch, put.out)
-	took := time.Since(begin)
-	var stored uint64
+	timed.end = time.Now()
 	for i, name := range put.batch.Keys {
 		if err == nil && put.out[i].Status == ports.Stored {
-			stored += put.batch.Sizes[i]
+			timed.bytes += put.batch.Sizes[i]
 			k.keys[put.pool] = append(k.keys[put.pool], name)
 			continue
 		}
@@ -232,9 +263,6 @@ func (o *offload) put(ctx context.Context, k *offloadRank, put *offloadPut) {
 			o.row.failures.put("offload rank %d: put of key %q: status %s, want %s, error %v", k.id, namespace+"/"+name, put.out[i].Status, ports.Stored, errors.Join(err, put.out[i].Err))
 		}
 	}
-	o.stored.Add(stored)
-	if counted {
-		k.bytes += stored
-		k.duration += took
-	}
+	o.stored.Add(timed.bytes)
+	k.puts = append(k.puts, timed)
 }

@@ -22,7 +22,8 @@ type rank struct {
 	fetch   Fetch
 	mayMiss bool // a key that was not found is no failure
 	dest    *buffer
-	device  *mirror // of dest; nil: dest itself is read to
+	device  *mirror    // of dest; nil: dest itself is read to
+	at      ports.Pool // where the region is registered; nil: nowhere
 	regions []ports.Memory
 	session ports.SessionID
 	names   [][]string // of the current request, by pool and page
@@ -67,7 +68,22 @@ func (r *rank) moveTo(g *GPU) (err error) {
 	return nil
 }
 
-func (r *rank) close() error { return errors.Join(r.device.close(), r.dest.close()) }
+// register makes the destination known to a node, once it is where it is read to.
+func (r *rank) register(ctx context.Context, at ports.Pool) (err error) {
+	if r.regions[0], err = at.RegisterMemory(ctx, r.regions[0].Region); err != nil {
+		return fmt.Errorf("destination of %s: %w", r.who, err)
+	}
+	r.at = at
+	return nil
+}
+
+func (r *rank) close() error {
+	var err error
+	if r.at != nil {
+		err = r.at.DeregisterMemory(context.Background(), r.regions[0].ID)
+	}
+	return errors.Join(err, r.device.close(), r.dest.close())
+}
 
 // prepare names the keys of a request of the walk's first pages, and poisons their destinations, so that nothing of an earlier
 // request passes for this one's.
@@ -126,9 +142,8 @@ func (g *startGate) wait() {
 	<-g.open
 }
 
-func (g *startGate) start(atStart func()) {
+func (g *startGate) start() {
 	g.waiting.Wait()
-	atStart()
 	g.at = time.Now()
 	close(g.open)
 }

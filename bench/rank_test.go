@@ -103,6 +103,26 @@ func TestARequestOfFewerPagesReadsTheFirstOnes(t *testing.T) {
 }
 
 func TestPutRateIsTheSumOfTheRanks(t *testing.T) {
-	o := &offload{ranks: []*offloadRank{{bytes: 1 << 30, duration: time.Second}, {bytes: 1 << 30, duration: 2 * time.Second}, {}}}
-	require.InDelta(t, 1.5, o.rate(), 1e-9)
+	at := func(s float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))) }
+	put := func(begin, end, gib float64) timedPut {
+		return timedPut{period{at(begin), at(end)}, uint64(gib * gibBytes)}
+	}
+	windows := []period{{at(10), at(14)}, {at(20), at(22)}}
+	for _, c := range []struct {
+		name string
+		puts []timedPut
+		want float64
+	}{
+		{"within", []timedPut{put(10, 11, 1), put(11.5, 12.5, 2)}, 1.5},
+		{"longer than a window, and than two", []timedPut{put(0, 40, 80)}, 2},
+		{"over an end", []timedPut{put(9, 11, 1), put(13, 17, 4)}, 0.75},
+		{"of a fast one in a window and a slow one outside", []timedPut{put(10, 11, 3), put(15, 19, 1)}, 3},
+		{"outside", []timedPut{put(0, 10, 1), put(14, 20, 1), put(22, 30, 1)}, 0},
+		{"none", nil, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &offload{ranks: []*offloadRank{{puts: c.puts}, {puts: []timedPut{put(10, 14, 2)}}, {}}}
+			require.InDelta(t, c.want+0.5, o.rate(windows), 1e-6)
+		})
+	}
 }

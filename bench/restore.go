@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/spanpool/spanpool/ports"
@@ -22,7 +21,7 @@ type restoreRow struct {
 
 	cluster *Cluster
 	ranks   []*rank
-	window  atomic.Bool // a request is being timed: what offload puts now counts for its rate
+	windows []period // in which requests were timed: what offload puts then counts for its rate
 	offload *offload
 
 	tally    *tally
@@ -138,6 +137,11 @@ func (r *restoreRow) run(ctx context.Context, open OpenCluster) (row *Row, err e
 				return nil, err
 			}
 		}
+		if r.o.Register {
+			if err := k.register(ctx, r.reader()); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := r.seed(ctx); err != nil {
 		return nil, err
@@ -160,6 +164,7 @@ func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
 	if err := r.request(ctx, 0); err != nil {
 		return nil, err
 	}
+	r.windows = nil
 	before, err := r.settledCounts(ctx)
 	if err != nil {
 		return nil, err
@@ -240,13 +245,13 @@ func (r *restoreRow) restoreTogether(ctx context.Context) []walkTimes {
 	times := make([]walkTimes, len(r.ranks))
 	_ = inParallel(len(r.ranks)+1, func(i int) error {
 		if i == len(r.ranks) {
-			gate.start(func() { r.window.Store(true) })
+			gate.start()
 			return nil
 		}
 		times[i] = r.ranks[i].restore(ctx, gate, r.o.Compute, r.o.ComputePerLayer)
 		return nil
 	})
-	r.window.Store(false)
+	r.windows = append(r.windows, period{gate.at, time.Now()})
 	return times
 }
 

@@ -16,7 +16,8 @@ func TestTheGateOpensWhenAllThreadsWait(t *testing.T) {
 		begin := time.Now()
 		require.NoError(t, inParallel(5, func(i int) error {
 			if i == 4 {
-				g.start(func() { require.Equal(t, 3*time.Second, time.Since(begin), "the last thread is there") })
+				g.start()
+				require.Equal(t, 3*time.Second, time.Since(begin), "the last thread is there")
 				return nil
 			}
 			time.Sleep(time.Duration(i) * time.Second)
@@ -100,7 +101,7 @@ func TestCountersAreReadWhileNoPutIsUnderWay(t *testing.T) {
 	})
 }
 
-func TestOnlyPutsOfAWindowCountForTheRate(t *testing.T) {
+func TestPutsAreTimedWithWhatTheyStored(t *testing.T) {
 	r := newTestRun(t)
 	r.OffloadRanks = 1
 	row := newRestoreRow(&r.Layerwise, 1)
@@ -112,12 +113,26 @@ func TestOnlyPutsOfAWindowCountForTheRate(t *testing.T) {
 	defer src.close()
 	o := &offload{row: row}
 	k := &offloadRank{keys: make([][]string, 2)}
-	o.put(t.Context(), k, o.newPut(k, src, 0, 0, 0, 1))
-	require.Zero(t, k.bytes)
-	row.window.Store(true)
-	o.put(t.Context(), k, o.newPut(k, src, 1, 0, 0, 1))
-	require.Equal(t, row.o.Shape.Pools[0].ObjectBytes(), k.bytes)
+	for n := range uint64(2) {
+		before := time.Now()
+		o.put(t.Context(), k, o.newPut(k, src, n, 0, 0, 1))
+		require.Len(t, k.puts, int(n+1))
+		require.Equal(t, row.o.Shape.Pools[0].ObjectBytes(), k.puts[n].bytes)
+		require.False(t, k.puts[n].end.Before(k.puts[n].begin))
+		require.False(t, k.puts[n].begin.Before(before))
+	}
 	require.Equal(t, []string{"o0/n0/a/p0", "o0/n1/a/p0"}, k.keys[0])
 	_, puts := row.failures.counts()
 	require.Zero(t, puts)
+}
+
+func TestThereIsAWindowForEachRequestButTheWarmUp(t *testing.T) {
+	r := newTestRun(t)
+	row := newRestoreRow(&r.Layerwise, 1)
+	begin := time.Now()
+	_, err := row.run(t.Context(), r.net.open)
+	require.NoError(t, err)
+	require.Len(t, row.windows, r.Requests)
+	require.LessOrEqual(t, (period{begin, time.Now()}).within(row.windows), time.Since(begin))
+	require.Positive(t, (period{begin, time.Now()}).within(row.windows))
 }

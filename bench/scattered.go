@@ -12,12 +12,13 @@ import (
 	"github.com/spanpool/spanpool/ports/porttest/content"
 )
 
-// scatter is ranges of one size that are not adjacent: every second layer of objects.
+// scatter is ranges of one size that are not adjacent: every second layer of objects. Or it is objects as a whole.
 type scatter struct {
 	layer  uint64 // bytes of a range
 	layers int    // that are read of an object
 	keys   int    // of a call
 	sets   int    // calls' worth of objects
+	entire bool   // a layer is all of its object, and there is nothing besides
 	by     string // transport; empty: TransportTCP
 }
 
@@ -33,8 +34,19 @@ func (c scatter) over(transport string) scatter {
 	return c
 }
 
-// object is the size of an object: after each layer comes one that is not read.
-func (c scatter) object() uint64 { return 2 * uint64(c.layers) * c.layer }
+// wholes is the default preset's objects, each read at once; 4 calls' worth of them are 281 MiB.
+var wholes = scatter{layer: 61 * 73_728, layers: 1, keys: 16, sets: 4, entire: true}
+
+// step is from a layer to the next one that is read: after each comes one that is not.
+func (c scatter) step() uint64 {
+	if c.entire {
+		return c.layer
+	}
+	return 2 * c.layer
+}
+
+// object is the size of an object.
+func (c scatter) object() uint64 { return uint64(c.layers) * c.step() }
 
 // asked is what is read of an object.
 func (c scatter) asked() uint64 { return uint64(c.layers) * c.layer }
@@ -116,7 +128,7 @@ func (s *scattered) fill(ctx context.Context) error {
 				return fmt.Errorf("%w: seed key %q: status %s, want %s", ErrFailed, name, res.Status, ports.Stored)
 			}
 			for l := range uint64(s.layers) {
-				off := 2 * l * s.layer
+				off := l * s.step()
 				pieces = append(pieces, piece{base + off, to})
 				call.Ranges = append(call.Ranges, domain.Range{Off: off, Len: s.layer, RegionOff: to})
 				to += s.layer + guardBytes

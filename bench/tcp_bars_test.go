@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/spanpool/spanpool/domain"
+	"github.com/spanpool/spanpool/ports"
 )
 
 // smallShared is the small ranges of two calls over real nodes.
@@ -82,6 +83,49 @@ func TestSmallRangesCrossEachTime(t *testing.T) {
 	}())
 }
 
+// TestWholesAreReadWhole: nothing lies between layers, nothing is left out, and each crosses each time.
+func TestWholesAreReadWhole(t *testing.T) {
+	c := wholes
+	require.EqualValues(t, 4392<<10, c.object())
+	require.Equal(t, c.object(), c.asked())
+	c.layer, c.keys, c.sets = 5000, 3, 2
+	sides := map[string]func(context.Context, *shared) (float64, error){"ours": rateOurs, "bare": rateBare}
+	if redisAbsent() == "" {
+		sides["redis"] = rateRedis
+	}
+	s := &shared{withRedis: redisAbsent() == "", open: func(ctx context.Context) (*scattered, error) {
+		return openScattered(ctx, OpenNodes, c, 1<<30)
+	}}
+	t.Cleanup(func() { require.NoError(t, s.close()) })
+	for name, of := range sides {
+		_, err := s.side(&Ratios{}, of)(t.Context()) // checks every byte
+		require.NoError(t, err, name)
+	}
+	require.Len(t, s.scattered.calls[0].Ranges, c.keys)
+	require.Zero(t, s.scattered.reader().Stats().Table.Slots[domain.SlotCommitted])
+}
+
+// TestDirectRestoresGoByTheDirectRoute: every byte comes into registered memory, and a rank that is not registered has none that way.
+func TestDirectRestoresGoByTheDirectRoute(t *testing.T) {
+	for _, register := range []bool{true, false} {
+		r := newRealRun(t, FetchRanged)
+		r.Transport, r.Locality, r.Register, r.OffloadRanks = TransportTCP, domain.LocalityOff, register, 0
+		var reader ports.Pool
+		open := func(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
+			c, err := OpenNodes(ctx, spec)
+			if err == nil {
+				reader = c.Nodes[0].Pool
+			}
+			return c, err
+		}
+		require.NoError(t, r.runOver(t, open), r.errs.String())
+		s := reader.Stats()
+		require.Equal(t, register, s.GetSources[ports.FromDirect] > 0)
+		require.Equal(t, register, s.GetSources[ports.FromArena] == 0)
+		require.Zero(t, s.GetSources[ports.FromSlot])
+	}
+}
+
 func TestGroupMovesAreTheFullGroupsOfARestore(t *testing.T) {
 	o := Ratios{}
 	l := o.overTCP(1, 2)
@@ -116,7 +160,7 @@ func TestTheBarsOverSocketsAreWhatTheyAreCalled(t *testing.T) {
 		for _, x := range b.bars {
 			targets[b.name] = append(targets[b.name], x.name+" "+x.target())
 		}
-		if b.name == "tcp-redis" {
+		if strings.HasPrefix(b.name, "tcp-redis") {
 			continue // needs a redis even to open
 		}
 		_, err := b.ours(t.Context())
@@ -124,6 +168,19 @@ func TestTheBarsOverSocketsAreWhatTheyAreCalled(t *testing.T) {
 		require.Equal(t, TransportTCP, specs[len(specs)-1].Transport)
 		require.Equal(t, LinkSpec{}, specs[len(specs)-1].Link)
 		require.Equal(t, FetchRanged, specs[len(specs)-1].Fetch)
+		if strings.Contains(b.name, "direct") {
+			require.Equal(t, domain.LocalityOff, specs[len(specs)-1].Locality)
+		}
+		if strings.HasSuffix(b.name, "ranks-8") { // a warm-up and a request of 8 ranks, and with three of one
+			require.EqualValues(t, (2*8)*32*61*73_728, specs[len(specs)-1].Nodes[1].MediumBytes)
+			_, err = b.theirs(t.Context())
+			require.ErrorIs(t, err, errNoSample)
+			one := specs[len(specs)-2]
+			one.Nodes, one.Copier = specs[len(specs)-1].Nodes, nil
+			specs[len(specs)-1].Copier = nil
+			require.Equal(t, one, specs[len(specs)-1], "but for their number they are the same")
+			require.EqualValues(t, 4*32*61*73_728, specs[len(specs)-1].Nodes[1].MediumBytes)
+		}
 		if strings.HasPrefix(b.name, "tcp-restore") {
 			_, err = b.theirs(t.Context())
 			require.ErrorIs(t, err, errNoSample)
@@ -135,11 +192,15 @@ func TestTheBarsOverSocketsAreWhatTheyAreCalled(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][]string{
-		"tcp-layerwise": {"get_gibps of bare >= 0.5"},
-		"tcp-fragments": {"get_gibps of bare >= 0.6"},
-		"tcp-redis":     {"get_gibps over redis >= 1.1"},
-		"tcp-restore-1": {"ttfl_us_p50 lower >= 6", "restore_ms_p50 <= 1.05", "get_gibps higher reported"},
-		"tcp-restore-8": {"ttfl_us_p95 lower >= 4", "restore_ms_p95 <= 1.05", "get_gibps higher reported", "put_gibps higher reported"},
+		"tcp-layerwise":      {"get_gibps of bare >= 0.5", "get_gibps of bare, by slots >= 0.6"},
+		"tcp-direct":         {"get_gibps of bare >= 0.8"},
+		"tcp-ranks-8":        {"get_gibps higher >= 0.9"},
+		"tcp-direct-ranks-8": {"get_gibps higher >= 0.9"},
+		"tcp-fragments":      {"get_gibps of bare >= 0.6"},
+		"tcp-redis":          {"get_gibps over redis >= 1.1"},
+		"tcp-redis-whole":    {"get_gibps over redis >= 2.5"},
+		"tcp-restore-1":      {"ttfl_us_p50 lower >= 6", "restore_ms_p50 <= 1.05", "get_gibps higher reported"},
+		"tcp-restore-8":      {"ttfl_us_p95 lower >= 4", "restore_ms_p95 <= 1.05", "get_gibps higher reported", "put_gibps higher reported"},
 	}, targets)
 }
 

@@ -99,6 +99,7 @@ func (f *layerwiseFlags) define(c *cobra.Command, env environment) {
 	s.StringVar(&f.destination, "destination", "host", "where ranks read to: host, gpu")
 	f.gpu.define(s)
 	s.BoolVar(&f.o.SharedKeys, "shared-keys", false, "all ranks read the same keys (default false)")
+	s.BoolVar(&f.o.Register, "register", false, "register the ranks' destinations with the reader, so that it can read straight into them (default false)")
 	s.BoolVar(&f.o.SharedArena, "shared-arena", false, "with --fetch whole: one arena and one lock for gets and puts (default false)")
 	s.Float64Var(&f.o.Link.Gbps, "link-gbps", 0, "Gbit/s of the modelled link; 0: not modelled (default 0)")
 	s.IntVar(&f.o.Link.DelayUs, "link-delay-us", 0, "microseconds of delay of the modelled link, each way (default 0)")
