@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,11 +11,10 @@ import (
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
-	"github.com/spanpool/spanpool/ports/porttest/content"
 )
 
 // offload is the ranks that put whole pages with fresh keys all the while. A put holds a turn; whoever takes all turns has
-// them paused. A rank generates content without a turn.
+// them paused.
 type offload struct {
 	row    *restoreRow
 	ranks  []*offloadRank
@@ -27,7 +27,8 @@ type offload struct {
 // offloadRank is used by its goroutine, and read once that has ended.
 type offloadRank struct {
 	id   int
-	keys [][]string // by pool, oldest first: at most two sets
+	src  *stampedSource
+	keys [][]storedKey // by pool, oldest first: at most two sets
 	puts []timedPut
 }
 
@@ -57,8 +58,9 @@ type timedPut struct {
 
 // storedKey is an object that offload put and did not remove.
 type storedKey struct {
-	name string
-	pool int
+	name    string
+	pool    int
+	content objectContent
 }
 
 // offloadChunk is how many pages of a pool one put names.
@@ -75,24 +77,35 @@ func offloadSource(w *Walk, rangesPerCall int) uint64 {
 	return most
 }
 
-// startOffload starts the ranks. stop must be called. Stopping ends waits and generating; a call that is under way goes on to
-// its end, so that what is kept is known.
-func startOffload(ctx context.Context, row *restoreRow) *offload {
+// startOffload makes what the ranks put from, and starts them. stop must be called, whatever the error. Stopping ends waits; a call
+// that is under way goes on to its end, so that what is kept is known.
+func startOffload(ctx context.Context, row *restoreRow) (*offload, error) {
 	o := &offload{row: row, turns: make(chan struct{}, row.offloads)}
 	going, cancel := context.WithCancel(ctx)
 	o.cancel = cancel
 	for id := range row.offloads {
-		k := &offloadRank{id: id, keys: make([][]string, len(row.walk.Shape.Pools))}
-		o.ranks = append(o.ranks, k)
+		src, err := openStampedSource(ctx, row.limiter, fmt.Sprintf("offload/%d", id), offloadSource(row.walk, row.o.RangesPerCall))
+		if err != nil {
+			return o, fmt.Errorf("offload rank %d: %w", id, err)
+		}
+		o.ranks = append(o.ranks, &offloadRank{id: id, src: src, keys: make([][]storedKey, len(row.walk.Shape.Pools))})
+	}
+	for _, k := range o.ranks {
 		o.wg.Go(func() { o.run(ctx, going, k) })
 	}
-	return o
+	return o, nil
 }
 
 // stop ends the ranks and waits for them; twice is allowed.
 func (o *offload) stop() {
 	o.cancel()
 	o.wg.Wait()
+	for _, k := range o.ranks {
+		if k.src != nil {
+			_ = k.src.close() // unmapping what was mapped here cannot fail
+			k.src = nil
+		}
+	}
 }
 
 // pause waits until no put is under way and lets none begin before the answer is called.
@@ -138,27 +151,19 @@ func (o *offload) rate(windows []period) float64 {
 func (o *offload) kept() []storedKey {
 	var all []storedKey
 	for _, k := range o.ranks {
-		for pool, names := range k.keys {
-			for _, n := range names {
-				all = append(all, storedKey{n, pool})
-			}
+		for _, keys := range k.keys {
+			all = append(all, keys...)
 		}
 	}
 	return all
 }
 
 func (o *offload) run(ctx, going context.Context, k *offloadRank) {
-	src, err := openBuffer(offloadSource(o.row.walk, o.row.o.RangesPerCall))
-	if err != nil {
-		o.row.failures.put("offload rank %d: %v", k.id, err)
-		return
-	}
-	defer func() { _ = src.close() }() // unmapping what this goroutine mapped cannot fail
 	for n := uint64(0); ; n++ {
 		for pool := range o.row.walk.Shape.Pools {
 			chunk := offloadChunk(o.row.walk, pool, o.row.o.RangesPerCall)
 			for first := 0; first < o.row.walk.Pages; first += chunk {
-				put := o.newPut(k, src, n, pool, first, min(chunk, o.row.walk.Pages-first))
+				put := o.newPut(k, n, pool, first, min(chunk, o.row.walk.Pages-first))
 				if !o.step(ctx, going, k, put) {
 					return
 				}
@@ -170,17 +175,16 @@ func (o *offload) run(ctx, going context.Context, k *offloadRank) {
 // offloadPut is one call of an offload rank.
 type offloadPut struct {
 	pool  int
-	src   *buffer
 	batch ports.PutBatch
 	out   []ports.Result
 }
 
 // newPut names the pages [first, first+pages) of a pool under keys that are used nowhere else; an engine hands over a range
 // for each layer.
-func (o *offload) newPut(k *offloadRank, src *buffer, n uint64, pool, first, pages int) *offloadPut {
+func (o *offload) newPut(k *offloadRank, n uint64, pool, first, pages int) *offloadPut {
 	shape := o.row.walk.Shape.Pools[pool]
-	put := &offloadPut{pool: pool, src: src, out: make([]ports.Result, pages)}
-	put.batch = ports.PutBatch{Namespace: namespace, Regions: []ports.Memory{{Region: src.region()}}}
+	put := &offloadPut{pool: pool, out: make([]ports.Result, pages)}
+	put.batch = ports.PutBatch{Namespace: namespace, Regions: []ports.Memory{{Region: k.src.region()}}}
 	if !o.row.putsHere {
 		put.batch.To = o.row.owner().ID
 	}
@@ -197,11 +201,8 @@ func (o *offload) newPut(k *offloadRank, src *buffer, n uint64, pool, first, pag
 	return put
 }
 
-// step removes what is too old, generates, and puts. It reports whether to go on.
+// step removes what is too old, and puts. It reports whether to go on.
 func (o *offload) step(ctx, going context.Context, k *offloadRank, put *offloadPut) bool {
-	if err := o.generate(going, put); err != nil {
-		return false // stopped
-	}
 	select {
 	case o.turns <- struct{}{}:
 	case <-going.Done():
@@ -213,31 +214,16 @@ func (o *offload) step(ctx, going context.Context, k *offloadRank, put *offloadP
 	return going.Err() == nil
 }
 
-// fillTurn is what an offload rank generates in one place of the limiter: this goes on while requests are timed, and a whole
-// object would keep their copies waiting for milliseconds. A tenth of one, about.
-const fillTurn = 128 << 10
-
-func (o *offload) generate(ctx context.Context, put *offloadPut) error {
-	size := put.batch.Sizes[0]
-	for i, name := range put.batch.Keys {
-		b := put.src.b[uint64(i)*size:][:size]
-		for off := uint64(0); off < size; off += fillTurn {
-			part := b[off:min(off+fillTurn, size)]
-			if err := o.row.limiter.Do(ctx, func() { content.Fill(part, contentKey(name), off) }); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // makeRoom removes the oldest keys, so that with the new ones there are at most two sets.
 func (o *offload) makeRoom(ctx context.Context, k *offloadRank, put *offloadPut) {
 	n := len(k.keys[put.pool]) + len(put.batch.Keys) - 2*o.row.walk.Pages
 	if n <= 0 {
 		return
 	}
-	old := k.keys[put.pool][:n]
+	var old []string
+	for _, key := range k.keys[put.pool][:n] {
+		old = append(old, key.name)
+	}
 	k.keys[put.pool] = slices.Clone(k.keys[put.pool][n:])
 	out := make([]ports.Removal, n)
 	err := o.row.reader().Remove(ctx, namespace, old, out)
@@ -250,13 +236,16 @@ func (o *offload) makeRoom(ctx context.Context, k *offloadRank, put *offloadPut)
 }
 
 func (o *offload) put(ctx context.Context, k *offloadRank, put *offloadPut) {
+	for i, name := range put.batch.Keys {
+		k.src.stamp(uint64(i)*put.batch.Sizes[i], put.batch.Sizes[i], contentKey(name))
+	}
 	timed := timedPut{period: period{begin: time.Now()}}
 	err := o.row.reader().BatchPutRanges(ctx, &put.batch, put.out)
 	timed.end = time.Now()
 	for i, name := range put.batch.Keys {
 		if err == nil && put.out[i].Status == ports.Stored {
 			timed.bytes += put.batch.Sizes[i]
-			k.keys[put.pool] = append(k.keys[put.pool], name)
+			k.keys[put.pool] = append(k.keys[put.pool], storedKey{name, put.pool, k.src.object(uint64(i)*put.batch.Sizes[i], contentKey(name))})
 			continue
 		}
 		if ctx.Err() == nil {
@@ -265,4 +254,7 @@ func (o *offload) put(ctx context.Context, k *offloadRank, put *offloadPut) {
 	}
 	o.stored.Add(timed.bytes)
 	k.puts = append(k.puts, timed)
+	for i := range put.batch.Keys {
+		k.src.stamp(uint64(i)*put.batch.Sizes[i], put.batch.Sizes[i], k.src.key)
+	}
 }

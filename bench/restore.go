@@ -159,8 +159,12 @@ func (r *restoreRow) closeRanks() error {
 
 // measure runs the warm-up, the requests, and the checks that come after them.
 func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
-	r.offload = startOffload(ctx, r)
+	var err error
+	r.offload, err = startOffload(ctx, r)
 	defer r.offload.stop()
+	if err != nil {
+		return nil, err
+	}
 	if err := r.request(ctx, 0); err != nil {
 		return nil, err
 	}

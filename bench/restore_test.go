@@ -108,20 +108,20 @@ func TestPutsAreTimedWithWhatTheyStored(t *testing.T) {
 	var err error
 	row.cluster, err = r.net.open(t.Context(), row.spec())
 	require.NoError(t, err)
-	src, err := openBuffer(offloadSource(row.walk, r.RangesPerCall))
+	src, err := openStampedSource(t.Context(), row.limiter, "offload/0", offloadSource(row.walk, r.RangesPerCall))
 	require.NoError(t, err)
 	defer src.close()
 	o := &offload{row: row}
-	k := &offloadRank{keys: make([][]string, 2)}
+	k := &offloadRank{src: src, keys: make([][]storedKey, 2)}
 	for n := range uint64(2) {
 		before := time.Now()
-		o.put(t.Context(), k, o.newPut(k, src, n, 0, 0, 1))
+		o.put(t.Context(), k, o.newPut(k, n, 0, 0, 1))
 		require.Len(t, k.puts, int(n+1))
 		require.Equal(t, row.o.Shape.Pools[0].ObjectBytes(), k.puts[n].bytes)
 		require.False(t, k.puts[n].end.Before(k.puts[n].begin))
 		require.False(t, k.puts[n].begin.Before(before))
 	}
-	require.Equal(t, []string{"o0/n0/a/p0", "o0/n1/a/p0"}, k.keys[0])
+	require.Equal(t, []string{"o0/n0/a/p0", "o0/n1/a/p0"}, []string{k.keys[0][0].name, k.keys[0][1].name})
 	_, puts := row.failures.counts()
 	require.Zero(t, puts)
 }

@@ -82,7 +82,7 @@ func (r *restoreRow) checkStored(ctx context.Context) error {
 		holder = r.reader()
 	}
 	err := r.eachObject(ctx, "checking offload", len(kept), func(b []byte, i int) error {
-		r.checkObject(ctx, holder, kept[i].name, b[:r.o.Shape.Pools[kept[i].pool].ObjectBytes()], evictable && r.putsHere)
+		r.checkObject(ctx, holder, kept[i].name, kept[i].content, b[:r.o.Shape.Pools[kept[i].pool].ObjectBytes()], evictable && r.putsHere)
 		return nil
 	})
 	if err != nil || r.o.Locality == domain.LocalityOff {
@@ -90,13 +90,13 @@ func (r *restoreRow) checkStored(ctx context.Context) error {
 	}
 	return r.eachObject(ctx, "checking", r.sets.objects(), func(b []byte, i int) error {
 		name, pool := r.sets.object(i)
-		r.checkObject(ctx, r.reader(), name, b[:r.o.Shape.Pools[pool].ObjectBytes()], false)
+		r.checkObject(ctx, r.reader(), name, contentOf(name), b[:r.o.Shape.Pools[pool].ObjectBytes()], false)
 		return nil
 	})
 }
 
 // checkObject reads a whole object. One that may have been evicted may be gone.
-func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string, b []byte, mayBeGone bool) {
+func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string, want objectContent, b []byte, mayBeGone bool) {
 	if r.limiter.Do(ctx, func() { content.Poison(b) }) != nil {
 		return
 	}
@@ -108,9 +108,8 @@ func (r *restoreRow) checkObject(ctx context.Context, p ports.Pool, name string,
 		r.failures.read("after the run: read of key %q from offset 0: status %s, want %s", namespace+"/"+name, res.Status, ports.Hit)
 		return
 	}
-	key := contentKey(name)
 	at := -1
-	if r.limiter.Do(ctx, func() { at = content.Check(b, key, 0) }) == nil && at >= 0 {
-		r.failures.read("after the run: wrong byte of key %q at offset %d: got %#02x, want %#02x", namespace+"/"+name, at, b[at], wantByte(key, uint64(at)))
+	if r.limiter.Do(ctx, func() { at = want.check(b) }) == nil && at >= 0 {
+		r.failures.read("after the run: wrong byte of key %q at offset %d: got %#02x, want %#02x", namespace+"/"+name, at, b[at], want.byteAt(uint64(at)))
 	}
 }
