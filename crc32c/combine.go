@@ -11,13 +11,13 @@ const reflected = 0x82f63b78
 var powers = makePowers()
 
 func makePowers() (t [16][16]uint32) {
-	step := uint32(1) << (31 - 8) // x^8
+	step := xTo(8)
 	for i := range t {
-		t[i][0] = 1 << 31 // x^0
+		t[i][0] = xTo(0)
 		for d := 1; d < 16; d++ {
-			t[i][d] = multiplyPlain(t[i][d-1], step)
+			t[i][d] = multiply(t[i][d-1], step)
 		}
-		step = multiplyPlain(t[i][15], step)
+		step = multiply(t[i][15], step)
 	}
 	return t
 }
@@ -27,23 +27,35 @@ func makePowers() (t [16][16]uint32) {
 func Combine(a, b uint32, lenB uint64) uint32 { return combine(best(), a, b, lenB) }
 
 func combine(k kernel, a, b uint32, lenB uint64) uint32 {
+	if k == folding {
+		return foldCombine(&scaled, a, lenB) ^ b
+	}
 	for i := 0; lenB > 0; i++ {
 		if d := lenB & 15; d > 0 {
-			a = multiply(k, a, powers[i][d])
+			a = multiply(a, powers[i][d])
 		}
 		lenB >>= 4
 	}
 	return a ^ b
 }
 
-func multiply(_ kernel, a, b uint32) uint32 { return multiplyPlain(a, b) }
-
-// multiplyPlain is a * b modulo the polynomial.
-func multiplyPlain(a, b uint32) (p uint32) {
+// multiply is a * b modulo the polynomial.
+func multiply(a, b uint32) (p uint32) {
 	for range 32 {
 		p ^= b & -(a >> 31)
 		a <<= 1
-		b = b>>1 ^ reflected&-(b&1)
+		b = timesX(b)
+	}
+	return p
+}
+
+func timesX(a uint32) uint32 { return a>>1 ^ reflected&-(a&1) }
+
+// xTo is x^n modulo the polynomial.
+func xTo(n uint64) uint32 {
+	p := uint32(1) << 31
+	for range n {
+		p = timesX(p)
 	}
 	return p
 }

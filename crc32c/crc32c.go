@@ -18,6 +18,13 @@ const (
 	piece = 1 << 20
 	// cached is what is copied and then summed while the first cache still holds it.
 	cached = 4 << 10
+	// line is what the processor moves between its caches and memory.
+	line = 64
+	// streamLeast is what is streamed at least: what foldStream takes, wherever dst begins.
+	streamLeast = 5 * line
+	// aheadMost is the longest copy during which the source of the next is fetched: both fit the first cache, more or less. A
+	// longer one keeps the processor's own prefetcher busy by itself.
+	aheadMost = 64 << 10
 )
 
 // kernel is how sums are made.
@@ -60,18 +67,67 @@ func update(k kernel, crc uint32, p []byte) uint32 {
 // updatePiece is no part of its callers, since it is where the scheduler may stop a long one.
 //
 //go:noinline
-func updatePiece(_ kernel, crc uint32, p []byte) uint32 {
+func updatePiece(k kernel, crc uint32, p []byte) uint32 {
+	if k == folding {
+		return foldSum(&folds, start(p), uintptr(len(p)), crc)
+	}
 	return crc32.Update(crc, castagnoli, p)
 }
 
-func copySum(k kernel, dst, src, _ []byte, crc uint32) uint32 {
+func copySum(k kernel, dst, src, next []byte, crc uint32) uint32 {
 	check(dst, src)
-	return copyPlain(k, dst, src, crc)
+	if k == plain || overlap(dst, src) {
+		return copyPlain(k, dst, src, crc)
+	}
+	for len(dst) > piece {
+		crc = copyPiece(dst[:piece], src, nil, crc)
+		dst, src = dst[piece:], src[piece:]
+	}
+	return copyPiece(dst, src, next, crc)
 }
 
-func streamSum(k kernel, dst, src, _ []byte, crc uint32) uint32 {
+// copyPiece has the place of the scheduler that updatePiece has. src may be longer than dst.
+//
+//go:noinline
+func copyPiece(dst, src, next []byte, crc uint32) uint32 {
+	return foldCopy(&folds, start(dst), start(src), ahead(next, len(dst)), uintptr(len(dst)), crc)
+}
+
+func streamSum(k kernel, dst, src, next []byte, crc uint32) uint32 {
+	if k == plain || len(dst) < streamLeast || overlap(dst, src) {
+		return copySum(k, dst, src, next, crc)
+	}
 	check(dst, src)
-	return copyPlain(k, dst, src, crc)
+	head := int(-addrOf(dst) % line)
+	crc = foldCopy(&folds, start(dst), start(src), start(src), uintptr(head), crc)
+	dst, src = dst[head:], src[head:]
+	for len(dst) > piece {
+		crc = streamPiece(dst[:piece], src, nil, crc)
+		dst, src = dst[piece:], src[piece:]
+	}
+	crc = streamPiece(dst, src, next, crc)
+	fence()
+	return crc
+}
+
+// streamPiece has the place of the scheduler that updatePiece has. dst begins a line; src may be longer.
+//
+//go:noinline
+func streamPiece(dst, src, next []byte, crc uint32) uint32 {
+	body := len(dst) / line * line
+	if body >= 4*line {
+		crc = foldStream(&folds, start(dst), start(src), ahead(next, body), uintptr(body), crc)
+		dst, src = dst[body:], src[body:]
+	}
+	return foldCopy(&folds, start(dst), start(src), start(src), uintptr(len(dst)), crc)
+}
+
+// ahead is where to fetch while n bytes are copied, or nil for the copy's own source.
+func ahead(next []byte, n int) *byte {
+	if n > aheadMost || len(next) < n {
+		return nil
+	}
+	return start(next)
 }
 
 func check(dst, src []byte) {
