@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -60,7 +61,8 @@ func (n *Node) Clear(context.Context) error {
 	return nil
 }
 
-// Remove dooms the copies here, and asks every peer that may hold one.
+// Remove dooms the copies here, and asks every peer that may hold one. Where the directory does not know them all, what it names is done,
+// and the error is ErrPeer.
 func (n *Node) Remove(ctx context.Context, namespace string, names []string, out []ports.Removal) error {
 	if err := errJoin(checkCounts(len(names), 0, len(out)), checkNames(names)); err != nil {
 		return err
@@ -114,7 +116,8 @@ func checkNames(names []string) error {
 }
 
 // eachHolder calls ask for every peer that may hold some of the keys, all at once, and waits for all, for the caller's end, or until one
-// of them says that it is enough: a peer that does not answer then keeps nobody.
+// of them says that it is enough: a peer that does not answer then keeps nobody. The error is errHolders, after all that, when there may be
+// holders that the directory does not know.
 func (n *Node) eachHolder(caller context.Context, namespace string, space domain.Space, names []string, ask func(ctx context.Context, p *peer, rows []int, keys []ports.Key) (enough bool)) error {
 	var h ports.Holders
 	if err := n.holders(caller, namespace, names, &h); err != nil {
@@ -153,10 +156,17 @@ func (n *Node) eachHolder(caller context.Context, namespace string, space domain
 		})
 	}
 	wg.Wait()
+	if !h.Complete {
+		return errHolders
+	}
 	return nil
 }
 
-// BatchExists says which keys are here or at a peer. A peer that does not answer within a control call's time counts as not having it.
+// errHolders is a directory that answered for what it knows.
+var errHolders = fmt.Errorf("directory does not know all holders: %w", ports.ErrPeer)
+
+// BatchExists says which keys are here or at a peer. A peer that does not answer within a control call's time counts as not having it,
+// and so does one that the directory does not know of.
 func (n *Node) BatchExists(ctx context.Context, namespace string, names []string, hold time.Duration, found []bool) (int, error) {
 	clear(found)
 	if err := errJoin(checkCounts(len(names), 0, len(found)), checkNames(names)); err != nil {
@@ -191,6 +201,9 @@ func (n *Node) BatchExists(ctx context.Context, namespace string, names []string
 			}
 			return unknown == 0
 		})
+		if errors.Is(err, errHolders) {
+			err = nil
+		}
 	}
 	leading := 0
 	for leading < len(found) && found[leading] {
@@ -270,10 +283,10 @@ func (n *Node) sizeElsewhere(ctx context.Context, namespace string, space domain
 		return size > 0
 	})
 	switch {
-	case err != nil:
-		return 0, err
 	case size > 0:
 		return size, nil
+	case err != nil:
+		return 0, fmt.Errorf("size of %q: %w", name, err)
 	case failed != nil:
 		return 0, fmt.Errorf("size of %q: %w: %w", name, ports.ErrPeer, failed)
 	}

@@ -64,6 +64,45 @@ func TestDirectoryThatIsDownFailsMissesOnly(t *testing.T) {
 	}
 }
 
+// TestDirectoryThatKnowsNotAllHoldersIsNoProofOfAbsence: what it names is asked, and what it does not is not said to be gone.
+func TestDirectoryThatKnowsNotAllHoldersIsNoProofOfAbsence(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, c, b := w.three(place{})
+		a.put(objectSize, "known")
+		c.put(objectSize, "unknown")
+		b.put(objectSize, "near")
+		only := func(r any) {
+			h := r.(*ports.Holders)
+			h.Complete = false
+			for i := range h.End {
+				h.End[i] = uint32(i + 1)
+			}
+			h.Peers, h.Versions = h.Peers[:0], h.Versions[:0]
+			for range h.End {
+				h.Peers, h.Versions = append(h.Peers, a.id), append(h.Versions, domain.Version{})
+			}
+		}
+		b.fail(faults.Every("Directory", "Holders", faults.Verdict{Edit: only}))
+		for key, due := range map[string]error{"known": nil, "near": nil, "unknown": ports.ErrPeer, "nowhere": ports.ErrPeer} {
+			size, err := b.Size(t.Context(), namespace, key)
+			require.ErrorIs(t, err, due, key)
+			require.NotErrorIs(t, err, ports.ErrNotFound, key)
+			require.Equal(t, due == nil, size == objectSize, key)
+		}
+		found := make([]bool, 3)
+		leading, err := b.BatchExists(t.Context(), namespace, []string{"near", "known", "unknown"}, 0, found)
+		require.NoError(t, err)
+		require.Equal(t, 2, leading)
+
+		out := make([]ports.Removal, 3)
+		require.ErrorIs(t, b.Remove(t.Context(), namespace, []string{"near", "known", "unknown"}, out), ports.ErrPeer)
+		require.Equal(t, []ports.Removal{{Found: true}, {Found: true}, {}}, out)
+		b.fail()
+		require.NoError(t, b.Remove(t.Context(), namespace, []string{"near", "known", "unknown"}, out))
+		require.Equal(t, []ports.Removal{{}, {}, {Found: true}}, out)
+	})
+}
+
 func TestSeveralPeersServeOneCall(t *testing.T) {
 	for _, r := range readers {
 		t.Run(r.name, func(t *testing.T) {

@@ -184,9 +184,9 @@ type Pool interface {
 	// BatchExists fills found[i] for names[i], here or at a peer, and returns the length of the leading run that exists. It
 	// takes no lease and moves no recency. With a hold, what was found here stays for that time, within bounds.
 	BatchExists(ctx context.Context, namespace string, names []string, hold time.Duration, found []bool) (leading int, err error)
-	// Size is the size of an object that is here or at a peer; ErrNotFound otherwise.
+	// Size is the size of an object that is here or at a peer; ErrNotFound otherwise, and ErrPeer where one that may have it did not answer.
 	Size(ctx context.Context, namespace, name string) (uint64, error)
-	// Remove dooms the copies here and asks every known holder.
+	// Remove dooms the copies here and asks every known holder; ErrPeer, after that, where a directory does not know all of them.
 	Remove(ctx context.Context, namespace string, names []string, out []Removal) error
 	// Clear dooms everything on this node, pending reservations included.
 	Clear(ctx context.Context) error
