@@ -116,9 +116,3 @@ type sessionKey struct {
 
 // maxSessionKeys bounds what one session remembers: a long prompt is some thousands of keys.
 const maxSessionKeys = 1 << 20
-
-// asker is one start of a peer as the owner sees it: the namespaces that its hello told, by its numbers.
-type asker struct {
-	start  domain.Incarnation
-	spaces []domain.Space
-}

@@ -70,26 +70,26 @@ func (n *Node) transport(kind ports.TransportKind) ports.Transport {
 
 // admit remembers the asker's namespaces, and dooms the reservations of its start before, which it returns.
 func (n *Node) admit(from ports.Peer, namespaces []string) (old ports.Peer, err error) {
+	if err := checkNamespaces(namespaces); err != nil {
+		return old, fmt.Errorf("hello of %s: %w", from.ID, err)
+	}
 	now := n.now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	spaces := make([]domain.Space, len(namespaces))
-	for i, ns := range namespaces {
-		if spaces[i], err = n.mu.spaces.intern(ns); err != nil {
-			return old, fmt.Errorf("hello of %s: %w", from.ID, err)
-		}
-	}
 	known := n.mu.askers[from.ID]
 	if known != nil && known.start == from.Incarnation {
-		if len(spaces) > len(known.spaces) { // a hello that was overtaken tells fewer
-			known.spaces = spaces
+		if len(namespaces) > len(known.names) { // a hello that was overtaken tells fewer
+			known.tells(namespaces)
 		}
 		return old, nil
 	}
-	n.mu.askers[from.ID] = &asker{start: from.Incarnation, spaces: spaces}
+	a := &asker{start: from.Incarnation}
+	a.tells(namespaces)
+	n.mu.askers[from.ID] = a
 	if known == nil {
 		return old, nil
 	}
+	a.made = known.made
 	old = ports.Peer{ID: from.ID, Incarnation: known.start}
 	for id, r := range n.mu.reserved {
 		if r.writer == old {
@@ -106,14 +106,6 @@ func (n *Node) askerLocked(from ports.Peer) (*asker, error) {
 		return nil, fmt.Errorf("%s, start %d, has said no hello: %w", from.ID, from.Incarnation, ports.ErrRestarted)
 	}
 	return a, nil
-}
-
-// space is our number for the asker's; false for a key that cannot be one.
-func (a *asker) space(k ports.Key) (domain.Space, bool) {
-	if uint64(k.Space) >= uint64(len(a.spaces)) || domain.CheckKey(k.Name) != nil {
-		return 0, false
-	}
-	return a.spaces[k.Space], true
 }
 
 func checkRows(what string, rows int) error {
@@ -138,7 +130,7 @@ func (s *server) Probe(_ context.Context, from ports.Peer, keys []ports.Key, out
 	}
 	for _, k := range keys {
 		status, version := ports.KeyAbsent, domain.Version{}
-		if space, ok := a.space(k); !ok {
+		if space, ok := n.mu.spaces.of(a, k); !ok {
 			status = ports.KeyRefused
 		} else if id, _, _ := n.mu.table.Lookup(space, k.Name); id != 0 {
 			status, version = ports.KeyHere, n.mu.table.Info(id).Version
@@ -173,7 +165,7 @@ func (s *server) Resolve(_ context.Context, from ports.Peer, req *ports.ResolveR
 // resolveLocked answers one row.
 func (n *Node) resolveLocked(a *asker, k ports.Key, want domain.Version, held domain.Generation, now domain.Instant, sums bool, out *ports.ResolveReply) {
 	t := n.mu.table
-	space, ok := a.space(k)
+	space, ok := n.mu.spaces.of(a, k)
 	id, status := domain.SlotID(0), ports.KeyRefused
 	if ok {
 		id, status = n.leaseLocked(space, k.Name, want, held, now)
@@ -311,7 +303,7 @@ func (n *Node) reserveLocked(from ports.Peer, k ports.Key, v domain.Version, siz
 		return nil, 0, err
 	}
 	t := n.mu.table
-	space, ok := a.space(k)
+	space, ok := n.mu.spaces.of(a, k)
 	if !ok || v.IsZero() || size == 0 || size > domain.MaxObjectSize {
 		return nil, ports.ReserveRefused, nil
 	}
@@ -330,6 +322,12 @@ func (n *Node) reserveLocked(from ports.Peer, k ports.Key, v domain.Version, siz
 			return r, ports.ReservedYours, nil
 		}
 		return nil, ports.ReserveBusy, nil
+	}
+	if space == noSpace {
+		if space, err = n.mu.spaces.makeFor(a, k); err != nil {
+			n.counters.downgrade(ports.DowngradeNamespaces)
+			return nil, ports.ReserveRefused, nil
+		}
 	}
 	id, err := n.makeRoomLocked(domain.NewSlot{Space: space, Name: k.Name, Version: v, Size: size, State: domain.SlotPending, Origin: domain.PutHere,
 		Deadline: now.Add(n.cfg.Reservation)}, now)
@@ -423,7 +421,7 @@ func (n *Node) commitRowLocked(from ports.Peer, k ports.Key, v domain.Version) (
 	if err != nil {
 		return nil, 0, err
 	}
-	space, ok := a.space(k)
+	space, ok := n.mu.spaces.of(a, k)
 	if !ok || v.IsZero() {
 		return nil, ports.CommitRefused, nil
 	}
@@ -455,7 +453,7 @@ func (s *server) Abort(_ context.Context, from ports.Peer, keys []ports.Key, ver
 		return err
 	}
 	for i, k := range keys {
-		space, ok := a.space(k)
+		space, ok := n.mu.spaces.of(a, k)
 		if !ok {
 			continue
 		}
@@ -484,7 +482,7 @@ func (s *server) Remove(_ context.Context, from ports.Peer, keys []ports.Key, ou
 	}
 	for _, k := range keys {
 		status := ports.KeyRefused
-		if space, ok := a.space(k); ok {
+		if space, ok := n.mu.spaces.of(a, k); ok {
 			status = ports.KeyAbsent
 			if n.removeLocked(space, k.Name, now) {
 				status = ports.KeyHere

@@ -72,11 +72,12 @@ const (
 	DowngradeArenaTimeout                     // no slice within the bound
 	DowngradeHugePages                        // huge pages were asked for and not to be had
 	DowngradeAnnounceDropped                  // the directory was not told
+	DowngradeNamespaces                       // a peer put into more namespaces than it may make this node remember: refused
 	NumDowngrades
 )
 
 var downgradeNames = [NumDowngrades]string{"no_slot", "other_version", "arena_off", "too_large", "late", "next_holder", "reset", "version_switch",
-	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped"}
+	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped", "namespaces"}
 
 func (d Downgrade) String() string { return downgradeNames[d] }
 
