@@ -73,6 +73,9 @@ func (n *Node) newFlightLocked(f *fill, v *view, runs []domain.Run) *flight {
 	return fl
 }
 
+// foretold reports whether the sum of the flight's bytes is known.
+func (fl *flight) foretold() bool { return fl.sums != nil && fl.sums.foretells(fl.runs) }
+
 // overlap is how many bytes of r the flight fetches.
 func (fl *flight) overlap(r domain.Run) uint64 {
 	var sum uint64

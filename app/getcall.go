@@ -80,8 +80,16 @@ type getOp struct {
 	view   *view
 	bytes  uint64
 	done   bool
-	bad    domain.Run // direct: what did not match its sum
-	unread error      // direct: the caller's memory went away before it was verified
+
+	matched bool       // direct, arena: the transport's sum says that the bytes are those that were put
+	bad     domain.Run // direct: what did not match its sum
+	unread  error      // direct: the caller's memory went away before it was verified
+}
+
+// landedUnit is a unit that has arrived in the arena and is to be copied out.
+type landedUnit struct {
+	unit     uint32
+	verified bool // on its way
 }
 
 // getRound is the slice of the arena that the units of one round share.
@@ -171,7 +179,7 @@ type getCall struct {
 	units     []domain.Unit
 	rounds    []getRound
 	nextRound int
-	landUnits []uint32
+	landUnits []landedUnit
 
 	pulls []*pullJob // that this call asked for; held back until it ends
 
@@ -578,8 +586,8 @@ func (c *getCall) abandon() {
 	}
 	c.dropRoundsLocked(dropped, errAtEnd(cause))
 	for _, u := range c.landUnits { // they came with the last word, and nobody copies them out
-		n.counters.duplicate.Add(c.units[u].Len)
-		c.unitGoneLocked(u)
+		n.counters.duplicate.Add(c.units[u.unit].Len)
+		c.unitGoneLocked(u.unit)
 	}
 	c.landUnits = c.landUnits[:0]
 	for i := range c.keys {

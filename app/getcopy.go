@@ -83,13 +83,16 @@ func (c *getCall) addPageCopies(k *getKey) {
 }
 
 // addUnitCopies plans the copies of a unit that has arrived, and its install when the slice is the object.
-func (c *getCall) addUnitCopies(u uint32) {
+func (c *getCall) addUnitCopies(landed landedUnit) {
+	u := landed.unit
 	n, unit := c.n, c.units[u]
 	k := &c.keys[unit.Key]
 	a := n.arenas[getArena]
-	if bad, found := c.verifyUnit(u); found {
-		c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, bad: bad})
-		return
+	if !landed.verified {
+		if bad, found := c.verifyUnit(u); found {
+			c.jobs = append(c.jobs, copyJob{key: unit.Key, unit: u, bad: bad})
+			return
+		}
 	}
 	arena := domain.Flat(c.flat[:1], a.capacity)
 	at := c.rounds[unit.Round].off + unit.Off

@@ -39,7 +39,7 @@ func (c *getCall) planDirectLocked(i int) {
 			b.addFlat(&k.view.layout, domain.Run{Off: r.Off, Len: r.Len}, c.regions[r.Region].Region, &c.into[r.Region], r.RegionOff)
 		}
 	}
-	b.endOp()
+	b.endOp(k.view.foretells(c.runsOfOp(&c.ops[len(c.ops)-1])))
 }
 
 // addFlat appends the pieces of a run of the peer's that are contiguous there; flat is the layout of the whole of local.

@@ -152,7 +152,7 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	for _, run := range fl.runs {
 		b.addSegments(n.regions, k.layout, run, k.view.layout, run)
 	}
-	b.endOp()
+	b.endOp(fl.foretold())
 }
 
 // beginOp opens an op in this step's batch to a peer; its deadline is given when it is sent.
@@ -193,10 +193,11 @@ func (b *linkBatch) addSegments(regions []ports.Region, here domain.Layout, hr d
 	}
 }
 
-// endOp closes the op that beginOp opened.
-func (b *linkBatch) endOp() {
+// endOp closes the op that beginOp opened. sum: its runs are in order, and their sum is known.
+func (b *linkBatch) endOp(sum bool) {
 	op := &b.Ops[len(b.Ops)-1]
 	op.Count = uint32(len(b.Segments)) - op.First
+	op.Sum = sum
 }
 
 // submit lets the batches that were built wait for their turn, which may have come.
@@ -262,7 +263,7 @@ func (c *getCall) opDoneLocked(i uint32, done ports.Completion, now domain.Insta
 			n.counters.needed.Add(o.bytes)
 		}
 		if o.unit != noUnit {
-			c.landUnits = append(c.landUnits, o.unit)
+			c.landUnits = append(c.landUnits, landedUnit{o.unit, o.matched})
 			return // it counts as waiting until it is copied out
 		}
 	}

@@ -171,9 +171,9 @@ func (p *puller) run() {
 
 // verifyTaken verifies the pieces among what was taken, without Node.mu. The ops are the puller's own.
 func (p *puller) verifyTaken() {
-	for _, done := range p.taken {
-		if done.Tag&tagKind == tagOp && done.Err == nil {
-			p.n.verifyFlight(p.ops[done.Tag&^tagKind].flight)
+	for i := range p.taken {
+		if done := &p.taken[i]; done.Tag&tagKind == tagOp && done.Err == nil {
+			p.n.verifyFlight(p.ops[done.Tag&^tagKind].flight, done)
 		}
 	}
 }
@@ -277,7 +277,7 @@ func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
 	b.Ops = append(b.Ops, ports.Op{Tag: tagOp | uint64(op), First: uint32(len(b.Segments)), Purpose: ports.PurposePull, Dir: ports.Read,
 		Deadline: now.Add(n.cfg.TransferTimeout)})
 	b.addSegments(n.regions, t.Layout(j.fill.slot), run, j.view.layout, run)
-	b.endOp()
+	b.endOp(fl.foretold())
 	b.left++
 	j.flying++
 	p.inFlight[c] += run.Len

@@ -403,7 +403,7 @@ func (p *remotePut) send(r *putRound, index int) {
 			} else {
 				r.addSegments(p.arena.regions[:], arena, domain.Run{Off: at, Len: piece.run.Len}, k.layout, piece.run)
 			}
-			r.endOp()
+			r.endOp(false)
 		}
 		at += (piece.run.Len + domain.ArenaAlign - 1) / domain.ArenaAlign * domain.ArenaAlign
 	}

@@ -11,7 +11,8 @@ import (
 
 // Bytes that come from a peer are held to the sums that were put with them: a flight's before they are marked as held, what a read
 // covers whole before it is copied out, the rest of a filling slot before it commits, a unit of the arena before it is copied
-// anywhere, a peer's put before it is published. So a committed slot with sums was verified, and its readers need not be. Sums are
+// anywhere, a peer's put before it is published. What a transport has summed on its way, and found right, is not read again; all
+// else, what did not match included, is. So a committed slot with sums was verified, and its readers need not be. Sums are
 // computed without Node.mu. Rejected: to verify at copy-out only, when the bytes are read anyway; then extents would be marked, and
 // others served, before anyone has looked at them.
 
@@ -84,10 +85,32 @@ func (v *view) firstBad(regions []ports.Region, l *domain.Layout, runs []domain.
 	return bad, found, good
 }
 
-// verifyFlight holds the bytes of a flight whose ops have completed to the sums of its slot, as far as it fetched put-ranges whole.
+// foretells reports whether the sum of runs, which are in order, is known from those of the object, so that it is worth asking a
+// transport for it.
+func (v *view) foretells(runs []domain.Run) bool {
+	return v.hasSums() && domain.UnionOfPuts(v.putLens, runs)
+}
+
+// matches reports whether a transport has summed the bytes of runs on their way, and the sum is theirs. When it did not, or the sum
+// is another, it says nothing: whoever looks at the bytes in memory decides, and can name those that are bad.
+func (v *view) matches(done *ports.Completion, runs []domain.Run) bool {
+	if !done.Summed || done.Err != nil {
+		return false
+	}
+	sum, ok := domain.FoldSums(v.putLens, v.sums, runs)
+	return ok && sum == done.Sum
+}
+
+// verifyFlight holds the bytes of a flight whose op has completed well to the sums of its slot, as far as it fetched put-ranges whole.
 // Whoever lands it calls this before, without Node.mu.
-func (n *Node) verifyFlight(fl *flight) {
-	if fl.sums != nil {
+func (n *Node) verifyFlight(fl *flight, done *ports.Completion) {
+	switch {
+	case fl.sums == nil:
+	case fl.sums.matches(done, fl.runs):
+		for _, r := range fl.runs {
+			fl.good = domain.AppendJoined(fl.good, r)
+		}
+	default:
 		fl.bad, fl.isBad, fl.good = fl.sums.firstBad(n.regions, &fl.layout, fl.runs, fl.good)
 	}
 }

@@ -1,12 +1,9 @@
 package domain
 
-import "hash/crc32"
-
-// castagnoli is the polynomial of CRC-32C, for which processors have an instruction.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+import "github.com/spanpool/spanpool/crc32c"
 
 // AddSum goes on with a CRC-32C by the bytes that follow; the sum of nothing is 0.
-func AddSum(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
+func AddSum(sum uint32, b []byte) uint32 { return crc32c.Update(sum, b) }
 
 // ForEachWhole yields the put-ranges (lens, in object order; they tile the object) whose bytes all lie in runs, which are in order,
 // do not overlap, and may touch. These are the ones that can be verified by those bytes. An emit that returns false ends it.
@@ -25,6 +22,49 @@ func ForEachWhole(lens []uint64, runs []Run, emit func(i int, r Run) bool) {
 			return
 		}
 	}
+}
+
+// UnionOfPuts reports whether runs, which are in order and do not overlap, hold put-ranges whole and no byte else: then the sum of
+// their bytes, in order, is FoldSums of them.
+func UnionOfPuts(lens []uint64, runs []Run) bool {
+	_, ok := foldPuts(lens, nil, runs)
+	return ok
+}
+
+// FoldSums is the CRC-32C of the bytes of runs by the sums of the put-ranges of which they are a union (UnionOfPuts); it is no sum
+// when they are not, or when there are none.
+func FoldSums(lens []uint64, sums []uint32, runs []Run) (sum uint32, ok bool) {
+	if len(sums) != len(lens) {
+		return 0, false
+	}
+	return foldPuts(lens, sums, runs)
+}
+
+// foldPuts makes no sum without sums.
+func foldPuts(lens []uint64, sums []uint32, runs []Run) (sum uint32, ok bool) {
+	var off uint64 // of put-range i
+	for i, k := 0, 0; k < len(runs); {
+		lo, hi := runs[k].Off, runs[k].End()
+		for k++; k < len(runs) && runs[k].Off == hi; k++ { // it touches
+			hi = runs[k].End()
+		}
+		for ; i < len(lens) && off < lo; i++ {
+			off += lens[i]
+		}
+		if off != lo {
+			return 0, false
+		}
+		for ; i < len(lens) && off < hi; i++ {
+			if sums != nil {
+				sum = crc32c.Combine(sum, sums[i], lens[i])
+			}
+			off += lens[i]
+		}
+		if off != hi {
+			return 0, false
+		}
+	}
+	return sum, len(runs) > 0
 }
 
 // covered reports whether every byte of r lies in runs, the first of which ends past its first byte.

@@ -9,10 +9,18 @@ import (
 )
 
 // Completion of one op. Every submitted op completes exactly once; after that its memory is quiet.
+//
+// Sum is the CRC-32C of the op's bytes in the order of its segments, when Summed says so. It is of the bytes that were stored at
+// their destination: each was loaded once, for both, or it was summed where it had been stored. It is never of a second look at the
+// source, which its owner may overwrite meanwhile: then it would vouch for bytes that nobody has. Only an op that asked, and that
+// completed well, is summed; one that asked may come without, and whoever needs its sum makes it. Segments that share a byte of the
+// destination make it meaningless.
 type Completion struct {
-	Tag uint64
-	At  domain.Instant // when the transport saw it: what a lease is compared with
-	Err error
+	Tag    uint64
+	At     domain.Instant // when the transport saw it: what a lease is compared with
+	Err    error
+	Sum    uint32
+	Summed bool
 }
 
 // Completions is the one queue in which a call waits. Links post to it, and so do flights that the call joined, arena grants

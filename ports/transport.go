@@ -27,6 +27,7 @@ type Caps struct {
 	Device        bool   // may name DeviceRegions
 	NeedsRegister bool   // local memory of an op must be registered (rdma)
 	MaxOpBytes    uint64 // a longer op is refused
+	Sums          bool   // makes the sums that reads into memory of the host ask for (Op.Sum)
 }
 
 // Registration is a local registration. The zero value is none.
@@ -91,6 +92,7 @@ type Op struct {
 	First, Count uint32
 	Purpose      Purpose
 	Dir          Direction
+	Sum          bool       // reads: make the CRC-32C of its bytes on the way, where Caps.Sums says so
 	Grant        GrantToken // writes only
 	Deadline     domain.Instant
 }

@@ -176,9 +176,9 @@ func (b *batch) claim(ended error) claim {
 	return t
 }
 
-// divisible says that an op may be copied in pieces, by several and in any order.
+// divisible says that an op may be copied in pieces, by several and in any order. One that is summed is not.
 func divisible(op *ports.CopyOp) bool {
-	if op.Len <= turnBytes {
+	if op.Len <= turnBytes || op.Sum {
 		return false
 	}
 	dst, src, err := sidesOf(op)

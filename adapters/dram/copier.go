@@ -8,11 +8,13 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/ports"
 )
 
 // Copier copies between host regions. A DeviceRegion is an error that wraps errors.ErrUnsupported. Regions that overlap are
-// copied as if through memory of their own; the ops of a batch are done in any order, some at once.
+// copied as if through memory of their own; the ops of a batch are done in any order, some at once. The sums that ops ask for are
+// made while they are copied.
 //
 // Memory that other processes own can vanish under a copy (a client cuts its file short): such an op fails with a
 // *FaultError and the others are done, the process lives. Its destination is undefined.
@@ -121,7 +123,8 @@ func copyRun(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool
 			}
 			unseen = 0
 		}
-		dst, src, err := sidesOf(&ops[i])
+		op := &ops[i]
+		dst, src, err := sidesOf(op)
 		if err != nil {
 			errs[i] = err
 			continue
@@ -130,7 +133,11 @@ func copyRun(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool
 		if streams && i+1 < len(ops) {
 			ahead = sourceOf(&ops[i+1])
 		}
-		copyBytes(dst, src, ahead, streams)
+		if op.Sum {
+			op.CRC, op.Summed = copySum(dst, src, ahead, streams), true
+		} else {
+			copyBytes(dst, src, ahead, streams)
+		}
 		unseen += uint64(len(dst))
 	}
 }
@@ -207,4 +214,12 @@ func copyBytes(dst, src, ahead []byte, streams bool) {
 		fetch(ahead[:min(len(ahead), streamLeast)])
 		copy(dst, src)
 	}
+}
+
+// copySum is copyBytes that makes the sum of what it stores.
+func copySum(dst, src, ahead []byte, streams bool) uint32 {
+	if streams && len(dst) >= streamLeast {
+		return crc32c.Stream(dst, src, ahead, 0)
+	}
+	return crc32c.Copy(dst, src, ahead[:min(len(ahead), streamLeast)], 0)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -62,6 +63,9 @@ type op struct {
 	left  uint64 // bytes of all segs that are not copied
 	due   domain.Instant
 	grant *grant
+
+	sums bool   // reads of which the sum is asked for, and can be made
+	sum  uint32 // of what was copied
 
 	copying bool
 	doom    error // what to complete with after the chunk that is being copied
@@ -124,6 +128,7 @@ func (p *pair) admitLocked(l *Link, b *ports.Batch, i int, q *ports.Completions,
 	o := p.newOpLocked()
 	o.link, o.q, o.tag, o.dir, o.why, o.until = l, q, in.Tag, in.Dir, in.Purpose, in.Deadline
 	o.segs, o.at, o.done, o.left, o.grant = segs, 0, 0, bytes, g
+	o.sums, o.sum = in.Sum && in.Dir == ports.Read, 0
 	l.live++
 	if o.until != 0 && (p.mu.deadline == 0 || o.until < p.mu.deadline) {
 		p.mu.deadline = o.until
@@ -173,7 +178,11 @@ func (p *pair) completeLocked(o *op, now domain.Instant, err error) {
 		err = l.ours.fail("op", l.theirs.start.ep.id, err)
 		l.stats.Thrown[o.why] += o.moved()
 	}
-	o.q.Post(ports.Completion{Tag: o.tag, At: now, Err: err})
+	done := ports.Completion{Tag: o.tag, At: now, Err: err}
+	if o.sums && err == nil {
+		done.Sum, done.Summed = o.sum, true
+	}
+	o.q.Post(done)
 	o.link, o.q, o.segs, o.grant, o.doom = nil, nil, nil, nil, nil
 	l.live--
 	if l.dead != nil && l.live == 0 {
@@ -485,8 +494,12 @@ func (o *op) copy(n uint64, d *deviceCopies) error {
 		if o.dir == ports.Write {
 			c.Dst, c.DstOff, c.Src, c.SrcOff = c.Src, c.SrcOff, c.Dst, c.DstOff
 		}
-		if !copyHost(&c) {
+		c.Sum, c.CRC = o.sums, o.sum
+		if copyHost(&c) {
+			o.sum = c.CRC
+		} else {
 			d.ops = append(d.ops, c)
+			o.sums = false
 		}
 		n -= k
 		o.done += k
@@ -497,17 +510,23 @@ func (o *op) copy(n uint64, d *deviceCopies) error {
 	return d.run(o.link.ours.start.ep.net.copiers[o.why])
 }
 
-// copyHost copies where both sides are host memory.
+// copyHost copies where both sides are host memory, and goes on with the sum that is asked for.
 func copyHost(c *ports.CopyOp) bool {
 	dst, ok := c.Dst.(ports.HostRegion)
 	if !ok {
 		return false
 	}
 	src, ok := c.Src.(ports.HostRegion)
-	if ok {
-		copy(dst.Bytes()[c.DstOff:][:c.Len], src.Bytes()[c.SrcOff:])
+	if !ok {
+		return false
 	}
-	return ok
+	into, from := dst.Bytes()[c.DstOff:][:c.Len], src.Bytes()[c.SrcOff:][:c.Len]
+	if c.Sum {
+		c.CRC = crc32c.Copy(into, from, nil, c.CRC)
+	} else {
+		copy(into, from)
+	}
+	return true
 }
 
 // crossing waits for one way of a control message: the link's delay, and as long as the pair is cut.

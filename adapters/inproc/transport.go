@@ -60,7 +60,9 @@ func newTransport(s *start) *Transport {
 func (t *Transport) Kind() ports.TransportKind { return Kind }
 
 // Caps says that writes are possible, and device memory where the network has a copier for it.
-func (t *Transport) Caps() ports.Caps { return ports.Caps{Write: true, Device: t.reachesDevices()} }
+func (t *Transport) Caps() ports.Caps {
+	return ports.Caps{Write: true, Device: t.reachesDevices(), Sums: true}
+}
 
 func (t *Transport) reachesDevices() bool { return t.start.ep.net.copiers[ports.PurposeGet] != nil }
 

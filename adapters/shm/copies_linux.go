@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -225,7 +226,7 @@ func (r *run) bytesOf(i int) (sum uint64) {
 
 // scratch is the room of one worker.
 type scratch struct {
-	done   []ports.Completion // of a turn's ops
+	done   []ports.Completion // of a turn's ops; Summed says until the end that there is a sum so far
 	moved  []uint64           // bytes that arrived, by done
 	copies []ports.CopyOp     // that the copier is handed next
 	of     []int              // whose they are: places in done
@@ -263,7 +264,7 @@ func (w *copies) carry(t turn, s *scratch) {
 			continue
 		}
 		op := &t.batch.Ops[i]
-		s.done, s.moved = append(s.done, ports.Completion{Tag: op.Tag}), append(s.moved, 0)
+		s.done, s.moved = append(s.done, ports.Completion{Tag: op.Tag, Summed: op.Sum}), append(s.moved, 0)
 		if op.Deadline != 0 && op.Deadline <= now {
 			s.done[len(s.done)-1].Err = ports.ErrTimeout
 			continue
@@ -281,6 +282,7 @@ func (w *copies) carry(t turn, s *scratch) {
 		if c := &s.done[k]; c.Err != nil {
 			l.thrown[why].Add(s.moved[k])
 			c.Err = fail("op", l.to, c.Err)
+			c.Sum, c.Summed = 0, false
 		}
 		k++
 	}
@@ -289,6 +291,7 @@ func (w *copies) carry(t turn, s *scratch) {
 // copySegments hands an op to the copier, in pieces, until it is cancelled or its link ends.
 func (w *copies) copySegments(l *Link, segs []ports.Segment, state *opState, s *scratch) {
 	k := len(s.done) - 1
+	sum := s.done[k].Summed
 	for i := range segs {
 		seg := &segs[i]
 		for off := uint64(0); off < seg.Len; {
@@ -297,7 +300,7 @@ func (w *copies) copySegments(l *Link, segs []ports.Segment, state *opState, s *
 			}
 			n := min(seg.Len-off, pieceBytes)
 			s.copies = append(s.copies, ports.CopyOp{Dst: seg.Local, Src: l.mapped.regions[seg.Remote],
-				DstOff: seg.LocalOff + off, SrcOff: seg.RemoteOff + off, Len: n})
+				DstOff: seg.LocalOff + off, SrcOff: seg.RemoteOff + off, Len: n, Sum: sum})
 			s.of = append(s.of, k)
 			off += n
 			if s.bytes += n; s.bytes >= turnBytes || len(s.copies) == turnCopies {
@@ -330,6 +333,7 @@ func (w *copies) flush(s *scratch) {
 	for i, k := range s.of {
 		if err := s.errs[i]; err == nil {
 			s.moved[k] += s.copies[i].Len
+			addSum(&s.done[k], &s.copies[i])
 		} else if s.done[k].Err == nil {
 			w.t.note(Faulted)
 			s.done[k].Err = err
@@ -337,6 +341,13 @@ func (w *copies) flush(s *scratch) {
 	}
 	clear(s.copies)
 	s.copies, s.of, s.bytes = s.copies[:0], s.of[:0], 0
+}
+
+// addSum joins what a copy has summed to the sum of its op, the copies of which come in order.
+func addSum(done *ports.Completion, c *ports.CopyOp) {
+	if done.Summed = done.Summed && c.Summed; done.Summed {
+		done.Sum = crc32c.Combine(done.Sum, c.CRC, c.Len)
+	}
 }
 
 // finish completes ops. The batch's columns are not touched from the moment on in which they may be the caller's again.

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -26,7 +27,12 @@ func copyOne(op *ports.CopyOp) (err error) {
 			err = faultOf(r)
 		}
 	}()
-	copy(op.Dst.(ports.HostRegion).Bytes()[op.DstOff:op.DstOff+op.Len], op.Src.(ports.HostRegion).Bytes()[op.SrcOff:])
+	dst, src := op.Dst.(ports.HostRegion).Bytes()[op.DstOff:][:op.Len], op.Src.(ports.HostRegion).Bytes()[op.SrcOff:][:op.Len]
+	if op.Sum {
+		op.CRC, op.Summed = crc32c.Copy(dst, src, nil, 0), true
+	} else {
+		copy(dst, src)
+	}
 	return nil
 }
 

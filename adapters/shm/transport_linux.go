@@ -115,7 +115,7 @@ func Open(cfg Config) (*Transport, error) {
 func (t *Transport) Kind() ports.TransportKind { return Kind }
 
 // Caps says that nothing can be written, and device memory not be named.
-func (t *Transport) Caps() ports.Caps { return ports.Caps{} }
+func (t *Transport) Caps() ports.Caps { return ports.Caps{Sums: true} }
 
 // Stats counts from the start on.
 func (t *Transport) Stats() (s Stats) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -54,6 +56,7 @@ func RunCopier(t *testing.T, h CopierHarness) {
 			t.Run(fmt.Sprintf("from=%s/to=%s", src.Name, dst.Name), func(t *testing.T) {
 				p := copyPair{h.Copier, dst, src}
 				t.Run("CopiesWhatWasAskedAndNothingElse", p.copiesWhatWasAskedAndNothingElse)
+				t.Run("ASumIsOfWhatWasStored", p.aSumIsOfWhatWasStored)
 				t.Run("AnOpOutOfBoundsFailsAlone", p.anOpOutOfBoundsFailsAlone)
 				t.Run("AnEmptyOpCopiesNothing", p.anEmptyOpCopiesNothing)
 				t.Run("AnEndedContextCopiesNothing", p.anEndedContextCopiesNothing)
@@ -301,6 +304,41 @@ func (p copyPair) allocatesNothing(t *testing.T) {
 	defer cancel()
 	require.Zero(t, testing.AllocsPerRun(50, func() { p.Copy(ctx, ops, errs) }))
 	require.Equal(t, make([]error, len(ops)), errs)
+}
+
+// aSumIsOfWhatWasStored asks every second op for its sum: a Copier makes the sums of host memory or none, and never that of an op
+// which asked for none or failed. A large op, which might be copied in pieces, is among them.
+func (p copyPair) aSumIsOfWhatWasStored(t *testing.T) {
+	const large = 3<<20 + 17
+	dst, src := p.regions(t, copyBytes+large)
+	small := p.scatteredOpsOf(dst, src, copyBytes)
+	ops := append(small, ports.CopyOp{Dst: dst, Src: src, DstOff: copyBytes, Len: large}, ports.CopyOp{Dst: dst, Src: src, DstOff: dst.Len(), Len: 1})
+	for i := range ops {
+		ops[i].Sum = i%2 == 0 || ops[i].Len == large
+	}
+	ops[len(ops)-1].Sum = true
+	errs := staleErrs(len(ops))
+	p.Copy(t.Context(), ops, errs)
+	last := len(ops) - 1
+	require.ErrorIs(t, errs[last], ports.ErrBounds)
+	require.False(t, ops[last].Summed, "of an op that failed")
+	require.Equal(t, -1, p.wrongByte(dst, ops[:last]))
+	sums := ops[0].Summed
+	for i := range ops[:last] {
+		op := &ops[i]
+		require.NoError(t, errs[i])
+		require.Equal(t, op.Sum && sums, op.Summed, "op %d of %d bytes", i, op.Len)
+		if op.Summed {
+			got := make([]byte, op.Len)
+			p.dst.Read(dst, op.DstOff, got)
+			require.Equal(t, crc32.Checksum(got, castagnoli), op.CRC, "op %d of %d bytes at %d", i, op.Len, op.DstOff)
+		}
+	}
+}
+
+// scatteredOpsOf is scatteredOps for the first n bytes of dst.
+func (p copyPair) scatteredOpsOf(dst, src ports.Region, n uint64) []ports.CopyOp {
+	return slices.DeleteFunc(scatteredOps(dst, src), func(op ports.CopyOp) bool { return op.DstOff+op.Len >= n })
 }
 
 func foreignMemoryIsRefused(t *testing.T, h CopierHarness, foreign ports.Region) {

@@ -50,6 +50,9 @@ func RunTransport(t *testing.T, open func(t testing.TB) *TransportHarness) {
 	for _, c := range []transportCase{
 		{name: "ReadsScatterAndGather", claim: readsScatterAndGather},
 		{name: "AnyReadIsTheBytesItNames", claim: anyReadIsTheBytesItNames},
+		{name: "SumsAreOfTheBytesThatLanded", lacks: (*exchange).lacksSums, claim: sumsAreOfTheBytesThatLanded},
+		{name: "ASumIsNeverOfASecondLookAtTheSource", lacks: (*exchange).lacksSums, claim: aSumIsNeverOfASecondLookAtTheSource},
+		{name: "OnlyWhatAskedAndCompletedWellIsSummed", claim: onlyWhatAskedAndCompletedWellIsSummed},
 		{name: "AnOpWithoutSegmentsCompletes", claim: anOpWithoutSegmentsCompletes},
 		{name: "OutOfBoundsMovesNothing", claim: outOfBoundsMovesNothing},
 		{name: "AnErrorBelongsToItsOp", claim: anErrorBelongsToItsOp},
@@ -117,6 +120,13 @@ func (x *exchange) lacksPartitionOrWrites() string {
 		return why
 	}
 	return x.lacksPartition()
+}
+
+func (x *exchange) lacksSums() string {
+	if !x.Asker.Transport.Caps().Sums {
+		return "Caps.Sums is false"
+	}
+	return ""
 }
 
 func (x *exchange) lacksPartition() string {
@@ -241,17 +251,25 @@ func (x *exchange) reads(ops ...[]ports.Segment) *ports.Batch {
 // submit submits and returns the errors by tag, once every op completed, and each exactly once.
 func (x *exchange) submit(t testing.TB, l ports.Link, b *ports.Batch) []error {
 	t.Helper()
+	errs := make([]error, len(b.Ops))
+	for _, c := range x.complete(t, l, b) {
+		errs[c.Tag] = c.Err
+	}
+	return errs
+}
+
+// complete submits and returns the completions, once every op completed, and each exactly once.
+func (x *exchange) complete(t testing.TB, l ports.Link, b *ports.Batch) []ports.Completion {
+	t.Helper()
 	q := ports.NewCompletions()
 	before := x.Clock.Now()
 	require.NoError(t, l.Submit(b, q))
 	done := takeAll(t, q, len(b.Ops))
-	errs := make([]error, len(b.Ops))
 	for _, c := range done {
 		require.GreaterOrEqual(t, c.At, before, "op %d was complete before it was submitted", c.Tag)
 		require.LessOrEqual(t, c.At, x.Clock.Now(), "op %d is complete in the future", c.Tag)
-		errs[c.Tag] = c.Err
 	}
-	return errs
+	return done
 }
 
 // takeAll waits for n completions of tags below n, each once.

@@ -55,12 +55,14 @@ type Verdict struct {
 	// Flip: one bit of what an op of a link moves is another one when it arrives, and the op goes well. It says nothing of a Copy,
 	// and memory that is not the host's stays.
 	Flip bool
+	// Missum: the sum that comes with an op of a link is not that of its bytes.
+	Missum bool
 	// Edit changes a reply (*ports.ResolveReply, *ports.HelloReply, *ports.Holders, ...) before the caller sees it.
 	Edit func(reply any)
 }
 
 func (v Verdict) isZero() bool {
-	return v.Before == nil && v.After == nil && v.Err == nil && !v.Drop && !v.Effect && !v.Short && !v.Flip && v.Edit == nil
+	return v.Before == nil && v.After == nil && v.Err == nil && !v.Drop && !v.Effect && !v.Short && !v.Flip && !v.Missum && v.Edit == nil
 }
 
 // fails says that the caller gets no answer of the port's.

@@ -222,15 +222,18 @@ func sameMemory(a, b ports.Region) bool {
 	return hostA == hostB && a == b
 }
 
-// flip turns a bit of the local memory over, in the middle of what the op moves, if it is to be flipped.
-func (o *op) flip() {
+// flip turns a bit of the local memory over, in the middle of what the op moves, if it is to be flipped, and says whether it did.
+func (o *op) flip() bool {
 	if !o.v.Flip || o.Count == 0 {
-		return
+		return false
 	}
 	s := o.segments[o.First+o.Count/2]
-	if h, ok := s.Local.(ports.HostRegion); ok && s.Len > 0 {
-		h.Bytes()[s.LocalOff+s.Len/2] ^= 0x10
+	h, ok := s.Local.(ports.HostRegion)
+	if !ok || s.Len == 0 {
+		return false
 	}
+	h.Bytes()[s.LocalOff+s.Len/2] ^= 0x10
+	return true
 }
 
 func (o *op) forInner(id uint64) ports.Op {
@@ -297,12 +300,17 @@ func (l *link) land(id uint64, c ports.Completion) {
 		return
 	}
 	if o.state == flying && (o.Dir == ports.Write || c.Err == nil) {
-		o.flip()
+		if o.flip() {
+			c.Sum, c.Summed = 0, false // of what came before the flip, which stands for one on the wire
+		}
 	}
 	if o.state == flying && c.Err == nil {
 		o.moved = o.innerBytes()
 	}
 	c.Tag, c.Err = o.Tag, orElse(o.v.Err, c.Err)
+	if c.Summed = c.Summed && c.Err == nil; o.v.Missum {
+		c.Sum ^= 0x40
+	}
 	o.state, o.result = landed, c
 	l.mu.Unlock()
 	release := func() { l.finish(nil, func(k uint64, _ *op) bool { return k == id }) }
