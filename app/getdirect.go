@@ -5,18 +5,24 @@ import (
 	"github.com/spanpool/spanpool/ports"
 )
 
-// registered reports whether all that the key is read into is memory that the link of its view may read into.
+// registered reports whether all that the key is read into is registered memory that the link of its view reaches.
 func (c *getCall) registered(k *getKey) bool {
 	if len(c.memories) == 0 {
 		return false
 	}
-	caps := k.view.conn.caps(ports.Read)
+	into := anywhere
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		for _, o := range c.order[s.First : s.First+s.Count] {
-			if !c.memories[c.ranges[o].Region].direct(caps) {
+			m := c.memories[c.ranges[o].Region]
+			if m == nil {
 				return false
 			}
+			into &= m.reach
 		}
+	}
+	if into&k.view.conn.over() == 0 {
+		c.n.counters.downgrade(ports.DowngradeUnreached)
+		return false
 	}
 	return true
 }
@@ -36,6 +42,7 @@ func (c *getCall) planDirectLocked(i int) {
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		for o := s.First; o < s.First+s.Count; o++ {
 			r := c.rangeAt(k, o)
+			b.into &= c.memories[r.Region].reach
 			b.addFlat(&k.view.layout, domain.Run{Off: r.Off, Len: r.Len}, c.regions[r.Region].Region, &c.into[r.Region], r.RegionOff)
 		}
 	}

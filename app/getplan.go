@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
@@ -86,6 +87,10 @@ func (c *getCall) joinSlotLocked(i int, committed, filling domain.SlotID, now do
 	if !use {
 		return
 	}
+	if c.unreached(k) {
+		n.counters.downgrade(ports.DowngradeUnreached)
+		return
+	}
 	if filling != 0 && k.switched && n.mu.table.Info(filling).Version == k.gone {
 		n.doomLocked(filling, domain.DoomVersionGone, now)
 		filling = 0
@@ -109,6 +114,15 @@ func (c *getCall) joinSlotLocked(i int, committed, filling domain.SlotID, now do
 	c.pinLocked(k, f.slot, f, k.view.version)
 	k.source = ports.FromSlot
 	k.want = k.view.version
+}
+
+// unreached says that the link of the key's view brings nothing into the pool, while the arena takes each of its spans.
+func (c *getCall) unreached(k *getKey) bool {
+	if c.n.pool == anywhere || k.view.conn.over()&c.n.pool != 0 {
+		return false
+	}
+	capacity := capacityOf(c.n.arenas[getArena])
+	return !slices.ContainsFunc(c.spans[k.spanLo:k.spanHi], func(s domain.Span) bool { return s.Len > capacity })
 }
 
 // planSlotLocked takes what the slot lacks of the key's spans: it joins the flights that fetch it, and claims what nobody does.
@@ -149,6 +163,7 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	fl := n.newFlightLocked(f, k.view, c.runs)
 	k.waits++
 	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, flight: fl, view: k.view, bytes: fl.bytes})
+	b.into &= n.pool
 	for _, run := range fl.runs {
 		b.addSegments(n.regions, k.layout, run, k.view.layout, run)
 	}

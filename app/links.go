@@ -12,6 +12,7 @@ import (
 type lane struct {
 	kind   ports.TransportKind
 	caps   ports.Caps
+	at     reach
 	link   ports.Link
 	closed atomic.Bool
 }
@@ -25,6 +26,14 @@ func (l *lane) alive() bool {
 	}
 }
 
+// reach is a set of the node's transports, by their place: those that can touch some memory of this node.
+type reach uint64
+
+// anywhere is the reach of memory that every transport can touch: of arenas.
+const anywhere = ^reach(0)
+
+func reachOf(place int) reach { return 1 << place }
+
 // linkCounts is what a transport's links to one peer have done.
 type linkCounts struct {
 	wire, thrown [ports.NumPurposes]uint64
@@ -37,51 +46,54 @@ func (p *peer) newConn() *conn {
 	return c
 }
 
-// way is the link that bytes take: of those that can carry them, the first in the order of preference that is alive. nil: none.
-func (c *conn) way(d ports.Direction) *lane {
+// way is the link that bytes take to or from memory of this node that only some transports may reach: of those that can carry them, the
+// first in the order of preference that is alive. nil: none.
+func (c *conn) way(d ports.Direction, memory reach) *lane {
 	for _, l := range *c.lanes.Load() {
-		if (d == ports.Read || l.caps.Write) && l.alive() {
+		if (d == ports.Read || l.caps.Write) && l.at&memory != 0 && l.alive() {
 			return l
 		}
 	}
 	return nil
 }
 
+// over is the link that reads take, as a reach; with none alive every one, since then the ops complete as reset and are planned again.
+func (c *conn) over() reach {
+	if l := c.way(ports.Read, anywhere); l != nil {
+		return l.at
+	}
+	return anywhere
+}
+
 func (c *conn) kind(d ports.Direction) ports.TransportKind {
-	if l := c.way(d); l != nil {
+	if l := c.way(d, anywhere); l != nil {
 		return l.kind
 	}
 	return ""
 }
 
-// caps are those of the link that bytes take; of none, nothing.
-func (c *conn) caps(d ports.Direction) ports.Caps {
-	if l := c.way(d); l != nil {
-		return l.caps
-	}
-	return ports.Caps{}
-}
-
 // alive says that there is a link; every link can read.
-func (c *conn) alive() bool { return !c.dead.Load() && c.way(ports.Read) != nil }
+func (c *conn) alive() bool { return !c.dead.Load() && c.way(ports.Read, anywhere) != nil }
 
 func (c *conn) isAlive() bool { return c != nil && c.alive() }
 
-// fill returns the links that c should have: one for reads and one for writes, each the first to be had in the order of preference,
-// and what else is alive (a link of lesser rank stays, to fall back on). What c lacks is asked of open, which may say nil.
-func (c *conn) fill(open func(t ports.Transport) *lane) (lanes []*lane) {
+// fill returns the links that c should have: one for reads, one for writes and one that reaches the pool, each the first to be had in the
+// order of preference, and what else is alive (a link of lesser rank stays, to fall back on). What c lacks is asked of open, which may say nil.
+func (c *conn) fill(open func(t ports.Transport, at reach) *lane) (lanes []*lane) {
 	has := *c.lanes.Load()
-	reads, writes := false, false
-	for _, t := range c.peer.n.p.Transports {
+	n := c.peer.n
+	reads, writes, pool := false, false, false
+	for i, t := range n.p.Transports {
+		reaches := n.pool&reachOf(i) != 0
 		var l *lane
-		if i := slices.IndexFunc(has, func(l *lane) bool { return l.kind == t.Kind() && l.alive() }); i >= 0 {
-			l = has[i]
-		} else if !reads || !writes && t.Caps().Write {
-			l = open(t)
+		if at := slices.IndexFunc(has, func(l *lane) bool { return l.kind == t.Kind() && l.alive() }); at >= 0 {
+			l = has[at]
+		} else if !reads || !writes && t.Caps().Write || !pool && reaches {
+			l = open(t, reachOf(i))
 		}
 		if l != nil {
 			lanes = append(lanes, l)
-			reads, writes = true, writes || l.caps.Write
+			reads, writes, pool = true, writes || l.caps.Write, pool || reaches
 		}
 	}
 	return lanes
@@ -90,7 +102,7 @@ func (c *conn) fill(open func(t ports.Transport) *lane) (lanes []*lane) {
 // lacksLink says that there is a transport that would be preferred to what c has.
 func (c *conn) lacksLink() bool {
 	lacks := false
-	c.fill(func(ports.Transport) *lane {
+	c.fill(func(ports.Transport, reach) *lane {
 		lacks = true
 		return nil
 	})

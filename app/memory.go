@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spanpool/spanpool/domain"
@@ -11,6 +12,7 @@ import (
 // memory is a caller's registered region. users and leaving are guarded by Node.mu.
 type memory struct {
 	region  ports.Region
+	reach   reach // of the transports that it is registered with
 	regs    []registration
 	users   int           // calls that were given it
 	leaving chan struct{} // not nil: no further call may use it; closed when the last one has ended
@@ -30,7 +32,7 @@ func (m *memory) deregister() (err error) {
 	return err
 }
 
-// RegisterMemory makes a region usable by every transport that wants it registered.
+// RegisterMemory makes a region usable by every transport that reaches it; links of the others take other routes.
 func (n *Node) RegisterMemory(_ context.Context, r ports.Region) (ports.Memory, error) {
 	if r == nil || r.Len() == 0 {
 		return ports.Memory{}, fmt.Errorf("register an empty region: %w", domain.ErrInvalid)
@@ -40,17 +42,17 @@ func (n *Node) RegisterMemory(_ context.Context, r ports.Region) (ports.Memory, 
 	}
 	defer n.leave()
 	m := &memory{region: r}
-	_, device := r.(ports.DeviceRegion)
-	for _, t := range n.p.Transports {
-		if device && !t.Caps().Device {
-			continue // its links take other routes
-		}
+	for at, t := range n.p.Transports {
 		id, err := t.Register(r)
+		if errors.Is(err, errors.ErrUnsupported) {
+			continue
+		}
 		if err != nil {
 			_ = m.deregister() // the failure to register is what is said
 			return ports.Memory{}, fmt.Errorf("register %d bytes with %s: %w", r.Len(), t.Kind(), err)
 		}
 		m.regs = append(m.regs, registration{t, id})
+		m.reach |= reachOf(at)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,13 +162,4 @@ func sameMemory(a, b ports.Region) bool {
 		return a == b
 	}
 	return false
-}
-
-// direct reports whether a link may read into, or write from, this memory of a caller.
-func (m *memory) direct(caps ports.Caps) bool {
-	if m == nil {
-		return false
-	}
-	_, device := m.region.(ports.DeviceRegion)
-	return !device || caps.Device
 }

@@ -25,8 +25,10 @@ type Node struct {
 	regions []ports.Region // of the medium's buffers
 	page    uint64
 
-	hostMedium bool          // its bytes can be summed here
-	looking    chan struct{} // capacity 1: who looks at a copy that a peer complained about
+	hostMedium bool                          // its bytes can be summed here
+	pool       reach                         // who brings bytes into the medium's memory, and serves them from there
+	blind      map[ports.TransportKind]error // why the others do not
+	looking    chan struct{}                 // capacity 1: who looks at a copy that a peer complained about
 
 	sessionKeys int      // maxSessionKeys; fewer in tests
 	linkBytes   uint64   // domain.LinkInFlight; fewer in tests
@@ -87,6 +89,7 @@ func New(cfg Config, p Ports) (*Node, error) {
 	if n.cfg.Random == nil {
 		n.cfg.Random = secureRandom
 	}
+	n.pool, n.blind = anywhere, make(map[ports.TransportKind]error)
 	n.self = ports.Peer{ID: cfg.ID, Incarnation: cfg.Incarnation}
 	if n.self.Incarnation == 0 {
 		n.self.Incarnation = domain.Incarnation(n.cfg.Random() | 1)
@@ -122,10 +125,8 @@ func (n *Node) openMemory() error {
 				return fmt.Errorf("medium buffer %d: %d bytes, want whole pages of %d and fewer than 2^32", i, r.Len(), n.page)
 			}
 			pages = append(pages, uint32(count))
-			for _, t := range n.p.Transports {
-				if err := t.Expose(uint32(i), r); err != nil {
-					return fmt.Errorf("expose buffer %d to %s: %w", i, t.Kind(), err)
-				}
+			if err := n.expose(uint32(i), r); err != nil {
+				return err
 			}
 		}
 	}
@@ -147,6 +148,30 @@ func (n *Node) openMemory() error {
 				return fmt.Errorf("register arena with %s: %w", t.Kind(), err)
 			}
 		}
+	}
+	return nil
+}
+
+// expose shows a buffer to the transports. One that does not reach it serves no peer, and its links bring nothing into the pool.
+func (n *Node) expose(i uint32, r ports.Region) error {
+	var reasons []error
+	for at, t := range n.p.Transports {
+		err := t.Expose(i, r)
+		if err != nil {
+			err = fmt.Errorf("expose buffer %d to %s: %w", i, t.Kind(), err)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, errors.ErrUnsupported):
+			n.blind[t.Kind()] = err
+			n.pool &^= reachOf(at)
+			reasons = append(reasons, err)
+		default:
+			return err
+		}
+	}
+	if len(reasons) > 0 && len(n.blind) == len(n.p.Transports) {
+		return errors.Join(reasons...)
 	}
 	return nil
 }

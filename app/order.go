@@ -33,6 +33,7 @@ type getBatch struct {
 	next  int           // ops before it are sent, or withdrawn
 	parts []ports.Batch // that were sent: each at the place of its first op
 	ways  []*lane       // that parts were sent by
+	into  reach         // who reaches all the memory that it reads into
 }
 
 const withdrawn = math.MaxUint64
@@ -51,7 +52,7 @@ func (b *getBatch) begin(to *conn) {
 	clear(b.parts)
 	clear(b.ways)
 	b.conn, b.Ops, b.Segments = to, b.Ops[:0], b.Segments[:0]
-	b.bytes, b.next, b.parts, b.ways = b.bytes[:0], 0, b.parts[:0], b.ways[:0]
+	b.bytes, b.next, b.parts, b.ways, b.into = b.bytes[:0], 0, b.parts[:0], b.ways[:0], anywhere
 }
 
 // add lets a batch wait for its turn. Its columns are borrowed until the last of its ops has completed.
@@ -103,7 +104,7 @@ func (c *conn) sendPart(b *getBatch, now domain.Instant) bool {
 	c.order.onLink.Add(sum)
 	part := &b.parts[first]
 	*part = ports.Batch{Ops: b.Ops[first:b.next], Segments: b.Segments}
-	way := c.way(ports.Read)
+	way := c.way(ports.Read, b.into)
 	if way != nil && !slices.Contains(b.ways, way) {
 		b.ways = append(b.ways, way)
 	}

@@ -185,7 +185,7 @@ func (c *conn) meets(what need) bool {
 	case c == nil || !c.alive():
 		return false
 	case what == toWrite:
-		return c.way(ports.Write) != nil
+		return c.way(ports.Write, anywhere) != nil
 	default:
 		return what == toRead || !c.lacksLink()
 	}
@@ -229,7 +229,7 @@ func (p *peer) dial(ctx context.Context, what need) (*conn, error) {
 		}
 		refused, err := p.hello(ctx, c)
 		p.settle(c, refused, err, done)
-		if err == nil && what == toWrite && c.way(ports.Write) == nil {
+		if err == nil && what == toWrite && c.way(ports.Write, anywhere) == nil {
 			err = fmt.Errorf("peer %s: %w: no common transport that can write (%d refused)", p.id, ports.ErrPeer, len(refused))
 		}
 		return c, err
@@ -318,7 +318,7 @@ func (p *peer) hello(ctx context.Context, c *conn) ([]ports.Refusal, error) {
 	refuse := func(kind ports.TransportKind, err error) {
 		refused = append(refused, ports.Refusal{Kind: kind, Reason: err.Error()})
 	}
-	c.fill(func(t ports.Transport) *lane {
+	c.fill(func(t ports.Transport, _ reach) *lane {
 		pl, err := t.Offer(ctx, p.id)
 		if err != nil {
 			refuse(t.Kind(), err)
@@ -341,7 +341,7 @@ func (p *peer) hello(ctx context.Context, c *conn) ([]ports.Refusal, error) {
 		return refused, err
 	}
 	refused = append(refused, reply.Refused...)
-	lanes := c.fill(func(t ports.Transport) *lane {
+	lanes := c.fill(func(t ports.Transport, at reach) *lane {
 		pl := pending[t.Kind()]
 		answer := answerOf(&reply, t.Kind())
 		if pl == nil || answer == nil {
@@ -353,7 +353,7 @@ func (p *peer) hello(ctx context.Context, c *conn) ([]ports.Refusal, error) {
 			refuse(t.Kind(), err)
 			return nil
 		}
-		return &lane{kind: t.Kind(), caps: t.Caps(), link: link}
+		return &lane{kind: t.Kind(), caps: t.Caps(), at: at, link: link}
 	})
 	if len(lanes) == 0 {
 		return refused, fmt.Errorf("peer %s: %w: no common transport (%d refused)", p.id, ports.ErrPeer, len(refused))

@@ -323,7 +323,7 @@ func (p *puller) send() {
 			continue
 		}
 		b.sent = true
-		b.submit(b.conn.way(ports.Read), p.q)
+		b.submit(b.conn.way(ports.Read, p.n.pool), p.q)
 	}
 	for i, a := range p.asks {
 		if a != nil && !a.sent {

@@ -77,7 +77,7 @@ func (p *remotePut) route() {
 		if !p.pendingKey(i) {
 			continue
 		}
-		if p.keys[i].direct = p.registered(&p.keys[i], ports.Caps{Device: true}); p.keys[i].direct || capacityOf(p.arena) > 0 {
+		if p.keys[i].direct = p.registered(&p.keys[i], anywhere); p.keys[i].direct || capacityOf(p.arena) > 0 {
 			continue
 		}
 		off = true
@@ -88,17 +88,19 @@ func (p *remotePut) route() {
 	}
 }
 
-// registered reports whether all of an object's ranges lie in memory that a link with these abilities may write from.
-func (p *remotePut) registered(k *putKey, caps ports.Caps) bool {
+// registered reports whether all of an object's ranges lie in registered memory that one of these transports reaches.
+func (p *remotePut) registered(k *putKey, by reach) bool {
 	if len(p.memories) == 0 {
 		return false
 	}
 	for _, o := range p.order[k.lo:k.hi] {
-		if !p.memories[p.ranges[o].Region].direct(caps) {
+		m := p.memories[p.ranges[o].Region]
+		if m == nil {
 			return false
 		}
+		by &= m.reach
 	}
-	return true
+	return by != 0
 }
 
 // attempt reserves and writes some of the keys. The second time it names the same versions: what the owner answers, "yours" or a
@@ -179,7 +181,7 @@ func (p *remotePut) reserveAll(to *peer, keys []int, reply *ports.ReserveReply) 
 	ctx, cancel := p.control()
 	defer cancel()
 	conn, err := n.askFor(ctx, to, toWrite, func(ctx context.Context, c *conn) error {
-		if p.way = c.way(ports.Write); p.way == nil {
+		if p.way = c.way(ports.Write, anywhere); p.way == nil {
 			return fmt.Errorf("link for writes: %w", ports.ErrReset) // it died this moment
 		}
 		reserve.Via = p.way.kind
@@ -236,7 +238,8 @@ func (p *remotePut) packDirect(keys []int) {
 		if k.done || k.err != nil || !k.direct {
 			continue
 		}
-		if k.direct = p.registered(k, p.way.caps); !k.direct {
+		if k.direct = p.registered(k, p.way.at); !k.direct {
+			p.n.counters.downgrade(ports.DowngradeUnreached)
 			continue
 		}
 		k.route = ports.FromDirect

@@ -56,6 +56,9 @@ func (n *Node) answer(ctx context.Context, from ports.Peer, offer ports.Offer) (
 	if t == nil {
 		return nil, fmt.Errorf("transport %q is not configured here", offer.Kind)
 	}
+	if err := n.blind[offer.Kind]; err != nil {
+		return nil, fmt.Errorf("it does not reach the pool here: %w", err)
+	}
 	return t.Answer(ctx, from, offer.Bytes)
 }
 

@@ -73,11 +73,12 @@ const (
 	DowngradeHugePages                        // huge pages were asked for and not to be had
 	DowngradeAnnounceDropped                  // the directory was not told
 	DowngradeNamespaces                       // a peer put into more namespaces than it may make this node remember: refused
+	DowngradeUnreached                        // the link does not reach the pool's or the caller's memory: by the arena
 	NumDowngrades
 )
 
 var downgradeNames = [NumDowngrades]string{"no_slot", "other_version", "arena_off", "too_large", "late", "next_holder", "reset", "version_switch",
-	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped", "namespaces"}
+	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped", "namespaces", "unreached"}
 
 func (d Downgrade) String() string { return downgradeNames[d] }
 

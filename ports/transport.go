@@ -44,9 +44,12 @@ type Quiet bool
 
 // Registrar is the owner's half: which local memory a transport may touch, and who may write where.
 type Registrar interface {
-	// Expose makes buffer i of the medium readable by every peer with a link. Once per buffer, before the first Answer.
+	// Expose makes buffer i of the medium readable by every peer with a link. Once per buffer, before the first Answer. An error that
+	// wraps errors.ErrUnsupported says that the transport does not reach that memory: no peer is answered over it then, and
+	// ops do not name that memory.
 	Expose(buffer uint32, r Region) error
-	// Register makes local memory usable in ops (arenas, callers' memory). Deregister returns once it is quiet.
+	// Register makes local memory usable in ops (arenas, callers' memory). Deregister returns once it is quiet. An error that wraps
+	// errors.ErrUnsupported is as of Expose.
 	Register(r Region) (Registration, error)
 	Deregister(Registration) error
 	// Grant lets writer write to these pages of the exposed buffers. pages is copied. A token is good for that start of the
