@@ -58,18 +58,9 @@ func (c *putCall) copyRun(s *putScratch, k *putKey, run domain.Run, regions []po
 // addRun adds a run of a layout to sums.
 func addRun(s *domain.Summer, regions []ports.Region, l *domain.Layout, r domain.Run) {
 	mustPlan(domain.ForEachRangePageFragment(*l, r, func(f domain.Fragment) bool {
-		addBytes(s, hostBytes(regions[f.Page.Buffer], f.Off, f.Len))
+		s.Add(hostBytes(regions[f.Page.Buffer], f.Off, f.Len))
 		return true
 	}))
-}
-
-// addBytes adds bytes to sums, in pieces.
-func addBytes(s *domain.Summer, b []byte) {
-	for len(b) > 0 {
-		n := min(len(b), sumPiece)
-		s.Add(b[:n])
-		b = b[n:]
-	}
 }
 
 // verifyPut holds what a peer has written to the sums that it sent. The slot is pinned, and its writer is fenced.

@@ -43,7 +43,7 @@ func (c *getCall) verifyDirect(k *getKey) (bad domain.Run, err error) {
 				g := c.rangeAt(k, o)
 				end := g.Off + g.Len
 				if n := min(end, r.End()) - at; end > at {
-					sum = addSum(sum, hostBytes(c.regions[g.Region].Region, g.RegionOff+at-g.Off, n))
+					sum = domain.AddSum(sum, hostBytes(c.regions[g.Region].Region, g.RegionOff+at-g.Off, n))
 					at += n
 				}
 				if end <= at {
@@ -105,7 +105,7 @@ func (p *remotePut) sumDirect(piece putPiece) error {
 			r := &p.ranges[o]
 			lo, hi := max(r.Off, piece.run.Off), min(r.Off+r.Len, piece.run.End())
 			if lo < hi {
-				addBytes(&k.summer, hostBytes(p.regions[r.Region].Region, r.RegionOff+lo-r.Off, hi-lo))
+				k.summer.Add(hostBytes(p.regions[r.Region].Region, r.RegionOff+lo-r.Off, hi-lo))
 			}
 		}
 	})

@@ -180,7 +180,7 @@ func (c *getCall) verifyUnit(u uint32) (bad domain.Run, found bool) {
 			at += spans[0].Len
 			spans = spans[1:]
 		}
-		bad, found = r, addSum(0, hostBytes(a.region, at+r.Off-spans[0].Off, r.Len)) != k.view.sums[i]
+		bad, found = r, domain.AddSum(0, hostBytes(a.region, at+r.Off-spans[0].Off, r.Len)) != k.view.sums[i]
 		return !found
 	})
 	return bad, found
