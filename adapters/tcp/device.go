@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spanpool/spanpool/ports"
 )
@@ -30,6 +31,12 @@ func (t *Transport) reaches(r ports.Region) error {
 		}
 	}
 	return fmt.Errorf("region of type %T, want host memory: %w", r, errors.ErrUnsupported)
+}
+
+// anyDevice reports whether some of the local memory is a device's, which is reached by way of other memory: a sum of that says nothing
+// of what was stored.
+func (t *Transport) anyDevice(segs []ports.Segment) bool {
+	return t.reachesDevices() && slices.ContainsFunc(segs, func(s ports.Segment) bool { return isDevice(s.Local) })
 }
 
 // shared says that two regions share memory.

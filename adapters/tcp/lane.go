@@ -1,8 +1,12 @@
 package tcp
 
 import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
 	"sync"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -81,7 +85,10 @@ type flight struct {
 	off   uint64
 	count int
 	bytes int
-	err   error // of a copy to or from device memory; the receiver's, and the sender's before all was sent
+
+	behind uint64 // bytes of the op that come after it
+	sum    uint32 // of what has landed, when the op asks for its sum; the receiver's
+	err    error  // of a copy to or from device memory; the receiver's, and the sender's before all was sent
 }
 
 func newLane(l *Link, s *socket) *lane {
@@ -208,7 +215,7 @@ func (c *lane) cut(o *op, b []byte) (*flight, int) {
 			o.at, o.off = o.at+1, 0
 		}
 	}
-	r.count, r.bytes = f.count, uint32(f.bytes)
+	r.count, r.bytes, f.behind = f.count, uint32(f.bytes), o.left
 	r.encode(b)
 	if o.left == 0 {
 		c.l.dequeueLocked(o)
@@ -291,8 +298,9 @@ func (c *lane) sendStep(fd int) (int, error) {
 	return n, err
 }
 
-// receive takes responses until the link is dead.
+// receive takes responses until the link is dead. A caller's memory may vanish under it.
 func (c *lane) receive() {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	var err error
 	for err == nil {
 		err = c.one()
@@ -437,7 +445,7 @@ func (c *lane) aim(f *flight, ahead int) {
 func (c *lane) copyAhead(f *flight) {
 	k := min(c.left, c.w-c.r)
 	if f.op != nil {
-		c.in.place.copyIn(c.buf[c.r : c.r+k])
+		c.store(f, c.buf[c.r:c.r+k])
 	}
 	c.arrived(f, k)
 	c.r += k
@@ -482,15 +490,53 @@ func (c *lane) bodyStep(fd int) (int, error) {
 		v.reset()
 		v.add(c.buf[:min(c.left, len(c.buf))])
 	}
-	n, err := v.readv(fd)
+	n, err := v.fill(fd)
 	if err != nil {
 		return 0, err
 	}
-	if n > c.left {
-		c.w = n - c.left
-	}
-	c.arrived(f, min(n, c.left))
+	payload := min(n, c.left)
+	c.sum(f, payload)
+	v.advance(n)
+	c.w = n - payload
+	c.arrived(f, payload)
 	return n, nil
+}
+
+// sum goes on with the sum of a flight by what was just read into its place, which is in this processor's cache now: n bytes of the
+// front. So lanes sum while others read. Precondition: in is held.
+func (c *lane) sum(f *flight, n int) {
+	if f.op == nil || !f.op.sums {
+		return
+	}
+	defer f.faults()
+	f.sum = c.in.place.sumFront(f.sum, n)
+}
+
+// store takes what was read ahead to its place, and sums it when that is asked for. Precondition: in is held, and the flight has its op.
+func (c *lane) store(f *flight, b []byte) {
+	v := &c.in.place
+	left := v.left - len(b)
+	defer func() { v.advance(v.left - left) }() // what a fault has left out
+	defer f.faults()
+	var sum *uint32
+	if f.op.sums {
+		sum = &f.sum
+	}
+	v.copyIn(b, sum)
+}
+
+// faults, deferred, makes of a caller's memory that is not there any more an error of the op, and panics again with all else: that is
+// a bug.
+func (f *flight) faults() {
+	r := recover()
+	if fault, ok := r.(interface {
+		runtime.Error
+		Addr() uintptr
+	}); ok {
+		f.err = fmt.Errorf("memory fault at %#x", fault.Addr())
+	} else if r != nil {
+		panic(r)
+	}
 }
 
 // landed takes a flight off its lane and sees to what becomes of its op.
@@ -519,6 +565,9 @@ func (l *Link) landed(c *lane, st status) {
 		if f.err != nil && o.err == nil {
 			o.err = f.err
 			l.dequeueLocked(o)
+		}
+		if o.sums {
+			o.sum ^= crc32c.Combine(f.sum, 0, f.behind)
 		}
 		l.settleLocked(o, st)
 	}

@@ -70,6 +70,8 @@ type op struct {
 	left       uint64          // bytes that are not drawn
 	flying     int             // requests that are on lanes and not disowned
 	moved      atomic.Uint64   // bytes that arrived for it, or were applied; added to by lanes
+	sums       bool            // its sum is asked for, and can be made; written before any of it is drawn
+	sum        uint32          // of the requests that have landed, each moved on by what lies behind it
 	err        error           // what it will complete with
 }
 
@@ -123,10 +125,11 @@ func (l *Link) admitLocked(b *ports.Batch, in *ports.Op, q *ports.Completions, n
 		err = ports.ErrTimeout
 	}
 	if err != nil || bytes == 0 {
-		l.post(q, in.Tag, now, err)
+		l.post(q, ports.Completion{Tag: in.Tag, At: now, Err: err})
 		return
 	}
 	o := l.newOpLocked()
+	o.sums = in.Sum && in.Dir == ports.Read && !l.t.anyDevice(segs)
 	o.live, o.q, o.tag, o.dir, o.why, o.token, o.until, o.segs, o.left = true, q, in.Tag, in.Dir, in.Purpose, &in.Grant, until, segs, bytes
 	l.enqueueLocked(o)
 	if l.mu.earliest == 0 || until < l.mu.earliest {
@@ -226,11 +229,11 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (l *Link) post(q *ports.Completions, tag uint64, at domain.Instant, err error) {
-	if err != nil {
-		err = fail("op", l.to, err)
+func (l *Link) post(q *ports.Completions, c ports.Completion) {
+	if c.Err != nil {
+		c.Err = fail("op", l.to, c.Err)
 	}
-	q.Post(ports.Completion{Tag: tag, At: at, Err: err})
+	q.Post(c)
 }
 
 // completeLocked posts an op's completion and lets go of everything that its caller lent.
@@ -242,7 +245,11 @@ func (l *Link) completeLocked(o *op, now domain.Instant, err error) {
 	if err != nil {
 		l.lost[o.why].Add(o.moved.Load())
 	}
-	l.post(o.q, o.tag, now, err)
+	done := ports.Completion{Tag: o.tag, At: now, Err: err}
+	if o.sums && err == nil {
+		done.Sum, done.Summed = o.sum, true
+	}
+	l.post(o.q, done)
 	*o = op{}
 	l.mu.free = append(l.mu.free, o)
 	if l.mu.waiters > 0 {

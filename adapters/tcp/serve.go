@@ -347,7 +347,7 @@ func (s *served) copyAhead(b []byte) {
 		s.under = nil
 		return
 	}
-	s.place.copyIn(b)
+	s.place.copyIn(b, nil)
 }
 
 // gone is an error of a connection between frames, or of a peer that does not take its answers: nobody's fault.

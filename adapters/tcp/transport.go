@@ -126,7 +126,9 @@ func (t *Transport) listen() (err error) {
 func (t *Transport) Kind() ports.TransportKind { return Kind }
 
 // Caps says that writes are possible, and device memory where there is a copier for it.
-func (t *Transport) Caps() ports.Caps { return ports.Caps{Write: true, Device: t.reachesDevices()} }
+func (t *Transport) Caps() ports.Caps {
+	return ports.Caps{Write: true, Device: t.reachesDevices(), Sums: true}
+}
 
 // Addresses are those that answers name.
 func (t *Transport) Addresses() []string { return slices.Clone(t.addresses) }

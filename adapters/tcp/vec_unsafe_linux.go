@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spanpool/spanpool/crc32c"
 )
 
 // supported says whether there are vectors of memory to read and write here.
@@ -54,18 +56,41 @@ func (v *vec) advance(n int) {
 	}
 }
 
-// copyIn fills the front from b and drops it. Precondition: len(b) <= left.
-func (v *vec) copyIn(b []byte) {
+// copyIn fills the front from b and drops it. With a sum it goes on with that by what it stores. Precondition: len(b) <= left.
+func (v *vec) copyIn(b []byte, sum *uint32) {
 	for len(b) > 0 {
 		p := &v.iov[v.head]
-		n := copy(unsafe.Slice(p.Base, int(p.Len)), b)
+		n := min(int(p.Len), len(b))
+		to := unsafe.Slice(p.Base, n)
+		if sum == nil {
+			copy(to, b)
+		} else {
+			*sum = crc32c.Copy(to, b[:n], nil, *sum)
+		}
 		b = b[n:]
 		v.advance(n)
 	}
 }
 
+// sumFront goes on with a sum by the first n bytes. Precondition: n <= left.
+func (v *vec) sumFront(sum uint32, n int) uint32 {
+	for i := v.head; n > 0; i++ {
+		k := min(int(v.iov[i].Len), n)
+		sum = crc32c.Update(sum, unsafe.Slice(v.iov[i].Base, k))
+		n -= k
+	}
+	return sum
+}
+
 // readv reads once into the front, and drops what was filled. The end of the stream is io.EOF.
 func (v *vec) readv(fd int) (int, error) {
+	n, err := v.fill(fd)
+	v.advance(n)
+	return n, err
+}
+
+// fill is readv that leaves the front as it is: what was filled is to be dropped with advance.
+func (v *vec) fill(fd int) (int, error) {
 	n, err := v.call(unix.SYS_READV, fd)
 	if err != nil {
 		return 0, err
@@ -74,7 +99,6 @@ func (v *vec) readv(fd int) (int, error) {
 		return 0, io.EOF
 	}
 	v.landed(n)
-	v.advance(n)
 	return n, nil
 }
 
