@@ -197,9 +197,10 @@ func (o *Ratios) copyBar(name, what string, l localReads, atLeast float64) pairi
 		}
 	}
 	return pairing{name: name, what: what + ": through the node, against the bare loop over the same addresses, cold",
-		ours:   measure(func(c *localCopies) func(context.Context, int) error { return c.ours }),
-		theirs: measure(func(c *localCopies) func(context.Context, int) error { return c.bare }),
-		bars:   []bar{{name: "get_gibps of bare", atLeast: atLeast, reference: refLocalCopies}},
+		ours:    measure(func(c *localCopies) func(context.Context, int) error { return c.ours }),
+		theirs:  measure(func(c *localCopies) func(context.Context, int) error { return c.bare }),
+		ceiling: o.ceilingOf(TransportInproc, l.run),
+		bars:    []bar{{name: "get_gibps of bare", atLeast: atLeast, reference: refLocalCopies}},
 		end: func() error {
 			if c == nil {
 				return nil

@@ -32,6 +32,7 @@ type Mixed struct {
 	Link        LinkSpec
 	Places      int
 	Root        fs.FS // as Layerwise's
+	Ceilings    *Ceilings
 
 	Errors   io.Writer
 	Progress *Progress
@@ -64,7 +65,13 @@ func (o *Mixed) Check() error {
 	if o.CallBytes == 0 || o.CallBytes > uint64(o.ScratchMiB)*mibBytes {
 		return badOption("--call-bytes", o.CallBytes, "want 1 to the arena's %d", uint64(o.ScratchMiB)*mibBytes)
 	}
-	return o.Link.check()
+	if err := o.Link.check(); err != nil {
+		return err
+	}
+	if o.Transport == TransportSHM && o.SharedArena {
+		return badOption("--shared-arena", true, "not available over shm: the comparison reads and writes by one transport")
+	}
+	return checkTransport(o.Transport, o.Link, nil)
 }
 
 // Run runs a row for each number of threads and gives each to emit as it is there. Errors are as Layerwise.Run's.
@@ -160,7 +167,7 @@ func (o *Mixed) run(ctx context.Context, open OpenCluster, threads int, parts []
 		}
 	}
 	row = r.figures()
-	return row, r.failures.err()
+	return row, errors.Join(r.addShare(row), r.failures.err())
 }
 
 func (r *mixedRun) stride() uint64 { return roundUp(r.o.CallBytes, guardBytes) + guardBytes }
@@ -471,9 +478,18 @@ func (r *mixedRun) figures() *MixedRow {
 		MixedLinkRate:     r.noise.Gbps,
 		MixedLinkDelay:    microseconds(r.noise.Delay),
 		MixedForeign:      100 * r.noise.Foreign,
-		MixedCeiling:      2 * linkGibps(r.o.Link),
 		MixedSharedArenas: map[bool]float64{false: 2, true: 1}[r.o.SharedArena],
 	}
-	row.Values[MixedShare] = percent(row.Values[MixedTotal], row.Values[MixedCeiling])
 	return row
+}
+
+// addShare tells the row as a share of what its way gives both directions together: twice a modelled link, or what the best bare loop
+// over such calls reaches, whose copying both directions share.
+func (r *mixedRun) addShare(row *MixedRow) error {
+	ceiling, err := 2*linkGibps(r.o.Link), error(nil)
+	if !r.o.Link.modelled() {
+		ceiling, err = r.o.Ceilings.rate(r.o.Transport, r.o.Link, r.o.CallBytes)
+	}
+	row.Values[MixedCeiling], row.Values[MixedShare] = ceiling, percent(row.Values[MixedTotal], ceiling)
+	return err
 }

@@ -38,7 +38,7 @@ var mixedColumns = [NumMixedColumns]columnInfo{
 	{"link_gbps", 3, "Gbit/s that the slower direction of the modelled link reached; 0: not modelled"},
 	{"link_delay_us", 1, "delay that the modelled link reached, each way; 0: not modelled"},
 	{"foreign_cpu_pct", 1, "processor time that other programs took, of all there is"},
-	{"ceiling_gibps", 3, "what both directions of the modelled link give; 0: not modelled"},
+	{"ceiling_gibps", 3, "what both directions of the modelled link give; without one, what the best bare loop over such calls reaches; 0: not measured"},
 	{"total_ceiling_pct", 1, "total_gibps of that"},
 }
 

@@ -53,6 +53,21 @@ func TestMixedMovesAndVerifiesEveryCall(t *testing.T) {
 	}
 }
 
+// TestMixedOverSocketsIsToldAsAShareOfTheBareLoop: of a node, and of the comparison.
+func TestMixedOverSocketsIsToldAsAShareOfTheBareLoop(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		o, errs := newMixed()
+		o.Threads, o.SharedArena, o.Transport = []int{2}, shared, TransportTCP
+		o.Ceilings = &Ceilings{cold: 1 << 20, least: 1, Places: 1, MaxMemory: 1 << 30}
+		var rows []MixedRow
+		require.NoError(t, o.Run(t.Context(), OpenNodes, func(r MixedRow) { rows = append(rows, r) }), errs.String())
+		v := rows[0].Values
+		require.Positive(t, v[MixedCeiling])
+		require.InDelta(t, 100*v[MixedTotal]/v[MixedCeiling], v[MixedShare], 1e-9)
+		require.Zero(t, v[MixedFailedReads])
+	}
+}
+
 // liar is a pool whose gets or puts go wrong in one byte.
 type liar struct {
 	ports.Pool

@@ -35,12 +35,12 @@ type bar struct {
 	name      string
 	figure    int
 	sense     sense
-	atLeast   float64 // 0: no such bound
-	atMost    float64 // 0: no such bound
-	share     int     // place in the samples of what share of the ceiling ours reached; 0: there is none
-	ceiling   float64 // what nothing can be above; 0: not known
-	bare      bool    // theirs is the ceiling
-	reference string  // what the reference published for it, or for what comes nearest
+	atLeast   float64                         // 0: no such bound
+	atMost    float64                         // 0: no such bound
+	share     func(figures []float64) float64 // of the ceiling that ours reached, in percent; nil: its figures do not tell
+	ceiling   float64                         // what nothing can be above; 0: not known
+	bare      bool                            // theirs is the ceiling
+	reference string                          // what the reference published for it, or for what comes nearest
 }
 
 // neverAbove is what "never above" means, and its inverse "never below".
@@ -95,9 +95,10 @@ type pairing struct {
 	link         LinkSpec
 	ours, theirs side
 	bars         []bar
-	once         bool          // counted, not timed: one pair says it
-	end          func() error  // gives back what the sides share; nil: nothing
-	absent       func() string // why what it stands against is not on this machine; empty, or nil: it is
+	once         bool                    // counted, not timed: one pair says it
+	end          func() error            // gives back what the sides share; nil: nothing
+	ceiling      func() (float64, error) // of all of its bars, asked for before they are measured; nil: they have their own, or none
+	absent       func() string           // why what it stands against is not on this machine; empty, or nil: it is
 }
 
 // pairs is what a pairing came to.
@@ -180,12 +181,12 @@ func (b *bar) shareOf(m *pairs, row *RatioRow) float64 {
 		return 100 * row.Ratio
 	case b.ceiling > 0:
 		return percent(row.Ours, b.ceiling)
-	case b.share == 0:
+	case b.share == nil:
 		return 0
 	}
 	var shares []float64
 	for _, s := range m.ours {
-		shares = append(shares, s.figures[b.share])
+		shares = append(shares, b.share(s.figures))
 	}
 	return median(shares)
 }

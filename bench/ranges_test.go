@@ -99,7 +99,7 @@ func TestAFragmentIsWhatIsAdjacentInAnObject(t *testing.T) {
 
 // TestABarTellsItsShareOfTheCeiling: as its samples say, of a ceiling that is known, or of the bare loops that it stands against.
 func TestABarTellsItsShareOfTheCeiling(t *testing.T) {
-	p := pairing{bars: []bar{{figure: 0, share: 1}, {figure: 0, ceiling: 8}, {figure: 0, bare: true}, {figure: 0}}}
+	p := pairing{bars: []bar{{figure: 0, share: func(f []float64) float64 { return f[1] }}, {figure: 0, ceiling: 8}, {figure: 0, bare: true}, {figure: 0}}}
 	m := &pairs{}
 	for range 3 {
 		m.ours, m.theirs = append(m.ours, sample{figures: []float64{2, 40}}), append(m.theirs, sample{figures: []float64{4, 1}})
@@ -109,6 +109,35 @@ func TestABarTellsItsShareOfTheCeiling(t *testing.T) {
 		shares = append(shares, r.Ceiling)
 	}
 	require.Equal(t, []float64{40, 25, 50, 0}, shares)
-	require.Equal(t, int(ColTTFLShare), shareColumn(ColTTFLP50))
-	require.Zero(t, shareColumn(ColPages))
+	var row Row
+	row.Values[ColGetShare], row.Values[ColGetRate], row.Values[ColPutRate], row.Values[ColCeiling] = 90, 9, 4, 10
+	row.Values[ColRestoreShare], row.Values[ColRestoreP50], row.Values[ColRestoreP95] = 80, 100, 200
+	row.Values[ColTTFLShare], row.Values[ColTTFLP50], row.Values[ColTTFLP95] = 60, 10, 30
+	for c, want := range map[Column]float64{ColGetRate: 90, ColPutRate: 40, ColRestoreP50: 80, ColRestoreP95: 40, ColTTFLP50: 60, ColTTFLP95: 20} {
+		require.InDelta(t, want, shareOf(c)(row.Values[:]), 1e-9, c)
+		require.Zero(t, shareOf(c)(make([]float64, NumColumns)), c)
+	}
+	require.Nil(t, shareOf(ColPages))
+}
+
+// TestEveryBarOfSpeedIsToldAsAShareOfTheCeiling: what moves bytes has one, by its samples or as a bound of its own; what is counted, or
+// of which processor time is told, has none.
+func TestEveryBarOfSpeedIsToldAsAShareOfTheCeiling(t *testing.T) {
+	var none []string
+	o := Ratios{Ceilings: &Ceilings{cold: 1 << 20, least: 1, Places: 1, MaxMemory: 1 << 30}}
+	for _, p := range o.all(nil) {
+		for _, b := range p.bars {
+			if b.share == nil && b.ceiling == 0 && !b.bare && p.ceiling == nil {
+				none = append(none, p.name+": "+b.name)
+			}
+		}
+		if p.ceiling != nil {
+			c, err := p.ceiling()
+			require.NoError(t, err)
+			require.Positive(t, c, p.name)
+		}
+	}
+	require.Equal(t, []string{"planning-object: cpu ns a range", "planning-64k: cpu ns a range", "planning-1728: cpu ns a range",
+		"planning-pattern: cpu ns a range planned", "planning-pattern: cpu ns a range with look-up",
+		"footprint-1: bytes an object", "footprint-1: mark_ms", "footprint-69: bytes an object", "footprint-69: mark_ms"}, none)
 }

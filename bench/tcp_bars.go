@@ -202,6 +202,11 @@ func (o *Ratios) shared(open OpenCluster, c scatter, withRedis bool) *shared {
 	}}
 }
 
+// ceilingOf is what the best bare loop over such fragments reaches.
+func (o *Ratios) ceilingOf(transport string, fragment uint64) func() (float64, error) {
+	return func() (float64, error) { return o.Ceilings.rate(transport, LinkSpec{}, fragment) }
+}
+
 func rateOurs(ctx context.Context, s *shared) (float64, error) {
 	return s.scattered.m.rate(scatteredTime, func(i int) error { return s.scattered.ours(ctx, i) })
 }
@@ -237,13 +242,13 @@ func (o *Ratios) fragmentsBar(open OpenCluster) pairing {
 func (o *Ratios) redisBar(open OpenCluster) pairing {
 	s := o.shared(open, smallest, true)
 	return pairing{name: "tcp-redis", what: "the same ranges: against redis-server's GETRANGE, all of a call at once, the better of 1 and 4 connections",
-		ours: s.side(o, rateOurs), theirs: s.side(o, rateRedis), end: s.close, absent: redisAbsent,
+		ours: s.side(o, rateOurs), theirs: s.side(o, rateRedis), end: s.close, absent: redisAbsent, ceiling: o.ceilingOf(TransportTCP, smallest.layer),
 		bars: []bar{{name: "get_gibps over redis", atLeast: 1.1, reference: refFragments}}}
 }
 
 func (o *Ratios) redisWholeBar(open OpenCluster) pairing {
 	s := o.shared(open, wholes, true)
 	return pairing{name: "tcp-redis-whole", what: "whole objects of 4,392 KiB, 16 a call, in a session, into registered memory over TCP: against redis-server, one GETRANGE for each, all of a call at once, the better of 1 and 4 connections",
-		ours: s.side(o, rateOurs), theirs: s.side(o, rateRedis), end: s.close, absent: redisAbsent,
+		ours: s.side(o, rateOurs), theirs: s.side(o, rateRedis), end: s.close, absent: redisAbsent, ceiling: o.ceilingOf(TransportTCP, wholes.layer),
 		bars: []bar{{name: "get_gibps over redis", atLeast: 2.5, reference: refWholes}}}
 }
