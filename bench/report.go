@@ -22,6 +22,8 @@ type Report struct {
 	Bare   []reportFile // the ceiling
 	Mixed  []reportFile
 	files  []reportFile
+
+	Unread []string // files that say nothing, and why: the page names them
 }
 
 // reportFile is the rows of one run.
@@ -45,15 +47,21 @@ type reportShape struct {
 	ours, whole *reportFile
 }
 
-// ReadReport takes in every CSV and JSON below a root that the benchmark wrote: what a file is of is seen by its columns, so that
-// files of other kinds are an error that names them.
+// ReadReport takes in every CSV and JSON below a root that the benchmark wrote: what a file is of is seen by its columns. A file that is of
+// no benchmark, was cut off, has no rows, or was left by a run that failed is named in Unread, and the others are shown all the same. It is
+// an error if there is none.
 func ReadReport(root fs.FS) (*Report, error) {
 	r := &Report{}
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if ext := path.Ext(name); ext != ".csv" && ext != ".json" {
+		switch path.Ext(name) {
+		case ".failed":
+			r.Unread = append(r.Unread, name+": the last run of it failed; what is shown of it, if anything, is of one before")
+			return nil
+		case ".csv", ".json":
+		default:
 			return nil
 		}
 		data, err := fs.ReadFile(root, name)
@@ -61,25 +69,27 @@ func ReadReport(root fs.FS) (*Report, error) {
 			return err
 		}
 		f, err := readRun(name, data)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		if err == nil {
+			err = r.add(f)
 		}
-		return r.add(f)
+		if err != nil {
+			r.Unread = append(r.Unread, name+": "+err.Error())
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	if len(r.files) == 0 {
-		return nil, errors.New("no CSV or JSON of a run is there")
+		return nil, errors.New(strings.Join(append(r.Unread, "no CSV or JSON of a run is there"), "; "))
 	}
 	return r, nil
 }
 
 // add puts a file where its columns say.
 func (r *Report) add(f *reportFile) error {
-	r.files = append(r.files, *f)
 	if len(f.rows) == 0 {
-		return nil
+		return errors.New("no row: the run failed before its first, or was cut off")
 	}
 	has := func(name string) bool { _, ok := f.rows[0][name]; return ok }
 	switch {
@@ -95,21 +105,21 @@ func (r *Report) add(f *reportFile) error {
 		r.Mixed = append(r.Mixed, *f)
 	case has("capacity_blocks"): // a replay is no picture here
 	default:
-		return fmt.Errorf("%s: columns %s are of no benchmark", f.path, strings.Join(slices.Sorted(maps.Keys(f.rows[0])), ", "))
+		return fmt.Errorf("columns %s are of no benchmark", strings.Join(slices.Sorted(maps.Keys(f.rows[0])), ", "))
 	}
+	r.files = append(r.files, *f)
 	return nil
+}
+
+// unverified reports whether a row is of a run that checked no contents, or in which a read was wrong.
+func (r reportRow) unverified() bool {
+	failed, has := r["failed_reads"]
+	return has && failed != "0" || r["verified"] == "false"
 }
 
 // addShape joins the two fetches of a shape over a way. The command says what was fetched and over what.
 func (r *Report) addShape(f *reportFile) {
-	flags := flagsOf(f.about["command"])
-	way := "a modelled link of " + flags["link-gbps"] + " Gbit/s"
-	switch {
-	case flags["transport"] != "" && flags["transport"] != TransportInproc:
-		way = flags["transport"]
-	case flags["link-gbps"] == "" || flags["link-gbps"] == "0":
-		way = "memory"
-	}
+	flags, way := flagsOf(f.about["command"]), f.way()
 	name := strings.TrimSuffix(path.Base(f.path), path.Ext(f.path))
 	for _, end := range []string{"-ranged", "-whole", "-link", "-tcp"} {
 		name = strings.TrimSuffix(name, end)
@@ -124,6 +134,18 @@ func (r *Report) addShape(f *reportFile) {
 	} else {
 		r.Shapes[i].ours = f
 	}
+}
+
+// way is over what a run moved its bytes, as its command says.
+func (f *reportFile) way() string {
+	flags := flagsOf(f.about["command"])
+	switch {
+	case flags["transport"] != "" && flags["transport"] != TransportInproc:
+		return flags["transport"]
+	case flags["link-gbps"] == "" || flags["link-gbps"] == "0":
+		return "memory"
+	}
+	return "a modelled link of " + flags["link-gbps"] + " Gbit/s"
 }
 
 // flagsOf is the flags of a command line, by name. One without a value is "true".
@@ -159,6 +181,9 @@ func readRun(name string, data []byte) (*reportFile, error) {
 	}
 	if path.Ext(name) == ".json" {
 		return f, f.readJSON(data)
+	}
+	if len(data) > 0 && data[len(data)-1] != '\n' {
+		return f, errors.New("cut off in the middle of a line")
 	}
 	lines, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
 	if err != nil || len(lines) == 0 {

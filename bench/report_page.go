@@ -30,6 +30,9 @@ type pageData struct {
 	Bare                     []reportRow
 	Mixed                    []template.HTML
 	Sources                  []pageSource
+	Unread                   []string
+	Unverified               []string // files with a row that nobody checked, or a read that was wrong
+	Absent                   []string // bars that no run is there of
 }
 
 type pageSource struct{ Path, Command, Machine, Commit, Time string }
@@ -43,9 +46,14 @@ func (r *Report) Write(w io.Writer) error {
 	d := pageData{Verdicts: map[string]int{}, Machines: r.about("machine"), Commits: r.about("commit"), Times: r.about("time")}
 	for _, f := range r.files {
 		d.Sources = append(d.Sources, pageSource{f.path, f.about["command"], f.about["machine"], f.about["commit"], f.about["time"]})
+		if slices.ContainsFunc(f.rows, reportRow.unverified) {
+			d.Unverified = append(d.Unverified, f.path)
+		}
 	}
 	for _, f := range r.Ratios {
 		for _, row := range f.rows {
+			row := maps.Clone(row)
+			row["commit"] = f.about["commit"]
 			d.Bars = append(d.Bars, row)
 			d.Verdicts[row["verdict"]]++
 		}
@@ -59,7 +67,7 @@ func (r *Report) Write(w io.Writer) error {
 	for i, s := range r.Shapes {
 		d.Shapes = append(d.Shapes, pageCard{Title: s.name + ", over " + s.way, Open: i == 0 || s.name == "restore", Charts: s.charts()})
 	}
-	d.Mixed = r.mixedCharts()
+	d.Mixed, d.Unread, d.Absent = r.mixedCharts(), r.Unread, r.absent()
 	return page.Execute(w, d)
 }
 
@@ -158,29 +166,47 @@ func (f *reportFile) rangesChart() template.HTML {
 	return b.svg()
 }
 
+// mixedCharts is a chart for each way.
 func (r *Report) mixedCharts() (out []template.HTML) {
-	b := barChart{title: "Gets and puts at once, sum", unit: "GiB/s"}
-	by := map[int]*barGroup{}
+	by := map[string]map[int]*barGroup{}
 	for _, f := range r.Mixed {
+		groups := by[f.way()]
+		if groups == nil {
+			groups = map[int]*barGroup{}
+			by[f.way()] = groups
+		}
 		for _, row := range f.rows {
 			n := int(row.number("threads"))
-			if by[n] == nil {
-				by[n] = &barGroup{label: counted(n, "thread") + " each"}
+			if groups[n] == nil {
+				groups[n] = &barGroup{label: counted(n, "thread") + " each"}
 			}
 			s := barOf{"an arena a direction", "ours", row.number("total_gibps")}
 			if row["arenas"] == "1" {
 				s.name, s.class = "one shared arena", "whole"
 			}
-			by[n].bars = append(by[n].bars, s)
+			groups[n].bars = append(groups[n].bars, s)
 		}
 	}
-	for _, n := range slices.Sorted(maps.Keys(by)) {
-		b.groups = append(b.groups, *by[n])
-	}
-	if len(b.groups) > 0 {
+	for _, way := range slices.Sorted(maps.Keys(by)) {
+		b := barChart{title: "Gets and puts at once over " + way + ", sum", unit: "GiB/s"}
+		for _, n := range slices.Sorted(maps.Keys(by[way])) {
+			b.groups = append(b.groups, *by[way][n])
+		}
 		out = append(out, b.svg())
 	}
 	return out
+}
+
+// absent is the bars of this program that no run is there of.
+func (r *Report) absent() (names []string) {
+	for _, name := range BarNames() {
+		if !slices.ContainsFunc(r.Ratios, func(f reportFile) bool {
+			return slices.ContainsFunc(f.rows, func(row reportRow) bool { return row["bar"] == name })
+		}) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func sizeText(n float64) string {

@@ -106,7 +106,7 @@ func TestThePageNeedsNothingBesides(t *testing.T) {
 		require.NotContains(t, page, s)
 	}
 	pictures := regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(page, -1)
-	require.Len(t, pictures, 2+3*3+1, "ranges of two files, three charts of each shape, and the mixed ones")
+	require.Len(t, pictures, 2+3*3+1, "ranges of two files, three charts of each shape, and the mixed ones of a way")
 	for _, p := range pictures {
 		d := xml.NewDecoder(strings.NewReader(p))
 		for {
@@ -131,9 +131,65 @@ func TestFilesThatAreNoRunsAreNamed(t *testing.T) {
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
-	r, err := ReadReport(fstest.MapFS{"empty.csv": {Data: []byte("# command: x\n")}, "head.csv": {Data: []byte("bar,figure\n")}})
-	require.NoError(t, err, "a run that failed before its first row")
-	require.NoError(t, r.Write(io.Discard))
+	_, err := ReadReport(os.DirFS(filepath.Join(t.TempDir(), "none")))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestThePageSaysWhatItDoesNotShow: what was cut off, failed, or is of something else does not keep the rest from being shown, and is
+// never passed over.
+func TestThePageSaysWhatItDoesNotShow(t *testing.T) {
+	all := runs(t)
+	whole := all["ranges.csv"].Data
+	all["cut.csv"] = &fstest.MapFile{Data: whole[:len(whole)-4]}
+	all["ragged.csv"] = &fstest.MapFile{Data: append(whole[:len(whole)-10:len(whole)-10], '\n')}
+	all["head.csv"] = &fstest.MapFile{Data: []byte("bar,figure\n")}
+	all["empty.csv"] = &fstest.MapFile{Data: []byte("# command: x\n")}
+	all["nothing.csv"] = &fstest.MapFile{}
+	all["other.csv"] = &fstest.MapFile{Data: []byte("a,b\n1,2\n")}
+	all["cut.json"] = &fstest.MapFile{Data: []byte(`[{"range_bytes": 64}`)}
+	all["ratios/restore-1.failed"] = &fstest.MapFile{}
+	r, err := ReadReport(all)
+	require.NoError(t, err)
+	var page bytes.Buffer
+	require.NoError(t, r.Write(&page))
+	for _, what := range []string{"cut.csv: cut off in the middle of a line", "ragged.csv: record on line 3: wrong number of fields", "head.csv: no row",
+		"empty.csv: no row", "nothing.csv: no row", "other.csv: columns a, b are of no benchmark", "cut.json: unexpected EOF", "ratios/restore-1.failed: the last run of it failed"} {
+		require.Contains(t, page.String(), "<li>"+what)
+	}
+	require.Len(t, r.Unread, 8)
+	require.Contains(t, page.String(), ">ours 71.5<", "the rest is there")
+	require.Contains(t, page.String(), "No run is here of: restore-8, ")
+	require.NotContains(t, reported(t), "Not shown")
+}
+
+// TestThePageClaimsNoMoreThanItsRuns: rows that nobody checked, or with a wrong read, are named where the others are vouched for; what was
+// not run says why; rows of an earlier commit, with fewer columns, are shown as what they are.
+func TestThePageClaimsNoMoreThanItsRuns(t *testing.T) {
+	require.Contains(t, reported(t), "Every byte of these runs was verified")
+	require.NotContains(t, reported(t), "not all of one commit")
+	all := runs(t)
+	row := func(verified bool, failed float64) *fstest.MapFile {
+		r := Row{Verified: verified}
+		r.Values[ColRanks], r.Values[ColFailedReads] = 1, failed
+		var b bytes.Buffer
+		require.NoError(t, WriteRows(&b, CSV, []Row{r}))
+		return &fstest.MapFile{Data: b.Bytes()}
+	}
+	all["shapes/unchecked-tcp-ranged.csv"], all["shapes/wrong-tcp-ranged.csv"], all["shapes/right-tcp-ranged.csv"] = row(false, 0), row(true, 2), row(true, 0)
+	all["ratios/older.csv"] = &fstest.MapFile{Data: []byte("# commit: 00old\nbar,figure,ours,theirs,ratio,target,verdict,reference\nrestore-8,f,1,2,3,>= 4,missed,r\ntcp-redis,f,0,0,0,>= 1,not run,not run: nobody there\n")}
+	r, err := ReadReport(all)
+	require.NoError(t, err)
+	var b bytes.Buffer
+	require.NoError(t, r.Write(&b))
+	page := b.String()
+	require.NotContains(t, page, "Every byte of these runs was verified")
+	require.Contains(t, page, "a read was wrong: shapes/unchecked-tcp-ranged.csv, shapes/wrong-tcp-ranged.csv.")
+	require.Contains(t, page, "not all of one commit")
+	require.Contains(t, page, `<td data-is="commit">00old</td>`)
+	require.Contains(t, page, "not run: nobody there")
+	require.Contains(t, page, `data-is="noisy pairs">?<`, "it is not known, which is not none")
+	require.Contains(t, page, "2 missed. ")
+	require.Empty(t, r.Unread)
 }
 
 func TestFlagsAreReadOffCommands(t *testing.T) {

@@ -19,7 +19,7 @@ func (o *Ratios) tcpBars(open OpenCluster) []pairing {
 	eight := o.overTCP(8, 1)
 	eight.OffloadRanks = 8
 	return []pairing{
-		o.groupsBar("tcp-layerwise", "", o.groupsOverTCP(1), open, ofBare("", 0.5), ofBare(", by slots", 0.6)),
+		o.groupsBar("tcp-layerwise", "", o.groupsOverTCP(1), open, ofBare("", 0.5), ofBare(" by slots", 0.6)),
 		o.groupsBar("tcp-direct", ", locality off, into registered memory", direct(o.groupsOverTCP(1)), open, ofBare("", 0.8)),
 		o.ranksBar("tcp-ranks-8", "", o.groupsOverTCP, open),
 		o.ranksBar("tcp-direct-ranks-8", ", locality off, into registered memory", func(n int) Layerwise { return direct(o.groupsOverTCP(n)) }, open),

@@ -192,7 +192,7 @@ func TestTheBarsOverSocketsAreWhatTheyAreCalled(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][]string{
-		"tcp-layerwise":      {"get_gibps of bare >= 0.5", "get_gibps of bare, by slots >= 0.6"},
+		"tcp-layerwise":      {"get_gibps of bare >= 0.5", "get_gibps of bare by slots >= 0.6"},
 		"tcp-direct":         {"get_gibps of bare >= 0.8"},
 		"tcp-ranks-8":        {"get_gibps higher >= 0.9"},
 		"tcp-direct-ranks-8": {"get_gibps higher >= 0.9"},

@@ -7,13 +7,16 @@
 #   sh scripts/benchmarks.sh [WHAT...]    what: ceiling ratios ranges mixed shapes micro report; all but micro by default
 #   BARS=restore-1,mixed-4                these of the ratios
 #   SHAPES=wire,group-61                  these of the shapes
-#   ALL=1                                 three runs of each shape, and micro: about an hour on two cores, where the default takes some
-#                                         twenty-five minutes
+#   ALL=1                                 micro too, and three runs of each shape, where the default is one
+#   QUICK=1 OUT=FOLDER                    all of it, of a few pages and a single pair, to see that it runs to the end
 #
 # It should have the machine to itself. RUNS and PAIRS make it shorter, and its figures none to publish.
 set -u
 cd "$(dirname "$0")/.."
+[ -z "${QUICK:-}" ] || [ -n "${OUT:-}" ] || { echo "QUICK=1 gives no figures to publish: want OUT=FOLDER" >&2; exit 2; }
 out=${OUT:-docs/benchmarks}
+[ -z "${QUICK:-}" ] || PAIRS=1
+mkdir -p "$out" || exit 1
 runs=${RUNS:-${ALL:+3}}
 runs=${runs:-1}
 bin=$(mktemp -d)
@@ -62,7 +65,7 @@ shape() {
 		esac
 		for fetch in ranged whole; do
 			# shellcheck disable=SC2086 # words
-			publish "shapes/$name-$way-$fetch" layerwise "$@" $over --fetch "$fetch" --runs "$runs"
+			publish "shapes/$name-$way-$fetch" layerwise "$@" $over --fetch "$fetch" --runs "$runs" ${QUICK:+--pages 2 --requests 1}
 		done
 	done
 }
@@ -72,24 +75,28 @@ alone() {
 	name=$1
 	shift
 	is_wanted "$name" || return 0
-	publish "shapes/$name-link-ranged" layerwise "$@" --link-gbps 16 --link-delay-us 50 --runs "$runs"
-	publish "shapes/$name-tcp-ranged" layerwise "$@" --transport tcp --runs "$runs"
+	publish "shapes/$name-link-ranged" layerwise "$@" --link-gbps 16 --link-delay-us 50 --runs "$runs" ${QUICK:+--pages 2 --requests 1}
+	publish "shapes/$name-tcp-ranged" layerwise "$@" --transport tcp --runs "$runs" ${QUICK:+--pages 2 --requests 1}
 }
 
 # The shapes of rules.md section 7. Figures are of 32 pages where nothing else is said.
 shapes() {
 	v32="--preset deepseek-v3.2 --pages 32"
 	indexer="--preset deepseek-v3.2-indexer"
+	three=412
+	[ -z "${QUICK:-}" ] || three=26
 	# shellcheck disable=SC2086 # words
 	{
 		shape restore $v32 --ranks 1,2,4,8 --requests 1 --offload-ranks 0
-		[ -z "${ALL:-}${SHAPES:-}" ] || shape restore-offload $v32 --ranks 1,8 --requests 2 # two bars of the ratios are the same
+		shape restore-offload $v32 --ranks 1,8 --requests 2
 		shape wire $v32 --ranks 1 --requests 3 --offload-ranks 0
+		shape wire-medium-of-3 $v32 --ranks 1 --requests 3 --offload-ranks 0 --medium-mib "$three" # of the four sets, as the reference's had
 		alone wire-pull $v32 --ranks 1 --requests 3 --offload-ranks 0 --locality pull
 		alone wire-no-prefetch $v32 --ranks 1 --requests 3 --offload-ranks 0 --locality pull --no-prefetch
 		alone no-prefetch $v32 --ranks 8 --requests 1 --offload-ranks 0 --locality pull --no-prefetch
 		alone local $v32 --ranks 1,8 --requests 1 --offload-ranks 0 --local-only
 		alone fill $v32 --ranks 1 --requests 3 --offload-ranks 0 --fill 2
+		shape shared-keys $v32 --ranks 8 --requests 1 --offload-ranks 0 --shared-keys
 		shape group-2 $v32 --ranks 8 --requests 1 --offload-ranks 0 --layer-group 2
 		shape group-61 $v32 --ranks 4 --requests 1 --offload-ranks 0 --layer-group 61
 		shape interleaved $v32 --ranks 8 --requests 1 --offload-ranks 0 --interleave-groups
@@ -101,9 +108,28 @@ shapes() {
 	}
 }
 
+# Gets and puts at once, with an arena a direction and with one for both.
+mixed() {
+	for way in "" -tcp; do
+		case $way in
+		"") over="--link-gbps 16 --link-delay-us 500" ;;
+		-tcp) over="--transport tcp" ;;
+		esac
+		# shellcheck disable=SC2086 # words
+		{
+			publish "mixed$way" mixed --threads 1,2,4,8 $over --runs "$runs" ${QUICK:+--calls 2 --rounds 1}
+			publish "mixed$way-shared-arena" mixed --threads 1,2,4,8 $over --runs "$runs" --shared-arena ${QUICK:+--calls 2 --rounds 1}
+		}
+	done
+}
+
+# bars is the names of all.
+bars() { "$bin/spanpool" bench ratios --help | sed -n 's/^Bars: //p' | tr -d ','; }
+
 ratios() {
-	for bar in $(echo "${BARS:-$("$bin/spanpool" bench ratios --help | sed -n 's/^Bars: //p')}" | tr ',' ' '); do
+	for bar in $(echo "${BARS:-$(bars)}" | tr ',' ' '); do
 		publish "ratios/$bar" ratios --bars "$bar" ${PAIRS:+--runs "$PAIRS"}
+		results
 	done
 }
 
@@ -116,23 +142,32 @@ micro() {
 	} >"$bin/micro.txt" && mv "$bin/micro.txt" "$out/micro.txt"
 }
 
-# results writes the bars as a table that a person reads.
+# results writes the bars as a table that a person reads. A bar whose last run failed, and one that was not run, have their rows too.
 results() {
 	{
 		echo "# Bars"
 		echo
 		echo "Written by scripts/benchmarks.sh from ratios/*.csv, which have more columns, and the machine, the commit and the command of each."
 		echo
-		echo "| bar | figure | ours | theirs | ratio (low to high) | target | verdict | noisy pairs | of the ceiling |"
-		echo "|---|---|---|---|---|---|---|---|---|"
+		echo "| bar | figure | ours | theirs | ratio (low to high) | target | verdict | noisy pairs | of the ceiling | commit |"
+		echo "|---|---|---|---|---|---|---|---|---|---|"
 		for f in "$out"/ratios/*.csv; do
-			[ ! -f "$f" ] || grep -v '^#' "$f" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+			[ ! -f "$f" ] || awk -F, '
+				/^# commit: / { sub(/^# commit: /, ""); commit = $0 }
+				/^#/ { next }
+				!at["bar"] { for (i = 1; i <= NF; i++) at[$i] = i; next }
 				{ share = at["ceiling_pct"] ? $at["ceiling_pct"] : 0
-				  printf "| %s | %s | %s | %s | %s (%s to %s) | %s | %s | %s of %s | %s |\n", $at["bar"], $at["figure"], $at["ours"], $at["theirs"],
+				  printf "| %s | %s | %s | %s | %s (%s to %s) | %s | %s | %s of %s | %s | %s |\n", $at["bar"], $at["figure"], $at["ours"], $at["theirs"],
 					$at["ratio"], $at["ratio_low"], $at["ratio_high"], $at["target"], $at["verdict"], $at["noisy"], $at["pairs"],
-					(share > 0 ? share " %" : "") }'
+					(share > 0 ? share " %" : ""), commit }' "$f"
 		done
-	} >"$bin/results.md" && mv "$bin/results.md" "$out/results.md"
+		for f in "$out"/ratios/*.failed; do
+			[ ! -f "$f" ] || echo "| $(basename "$f" .failed) | | | | | | the last run failed | | | $(sed -n 's/^# commit: //p' "$f") |"
+		done
+		for bar in $(bars); do
+			[ -f "$out/ratios/$bar.csv" ] || [ -f "$out/ratios/$bar.failed" ] || echo "| $bar | | | | | | not run | | | |"
+		done
+	} >"$bin/results.md" && cp "$bin/results.md" "$out/results.md"
 }
 
 report() {
@@ -144,12 +179,8 @@ default="ceiling ratios ranges mixed shapes report"
 for what in ${*:-$default ${ALL:+micro}}; do
 	case $what in
 	ceiling) publish ceiling ceiling --fragments 1728,8448,37440,73728,589824 ;;
-	ratios | shapes | micro | report) $what ;;
-	ranges) publish ranges ranges ;;
-	mixed)
-		publish mixed mixed --threads 1,2,4,8 --link-gbps 16 --link-delay-us 500 --runs "$runs"
-		publish mixed-shared-arena mixed --threads 1,2,4,8 --link-gbps 16 --link-delay-us 500 --runs "$runs" --shared-arena
-		;;
+	ratios | shapes | mixed | micro | report) $what ;;
+	ranges) publish ranges ranges ${QUICK:+--runs 1} ;;
 	*) echo "unknown workload \"$what\", want some of: $default micro" >&2; exit 2 ;;
 	esac
 done

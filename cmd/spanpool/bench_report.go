@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,8 @@ func newReport() *cobra.Command {
 		Short: "Make one page with charts of the CSVs and JSONs that runs left in a folder",
 		Long: `The page needs nothing besides itself: pictures and style are in it, there is no script, and it follows the reader's light
 or dark theme. Lines in front of a CSV that begin with "# machine:", "# commit:", "# time:" and "# command:" are shown with it,
-and the command says over what was measured and what was fetched.`,
+and the command says over what was measured and what was fetched. A file that was cut off, has no rows, or is of no benchmark is
+named on the page, and makes the exit status 1.`,
 		Args: cobra.MatchAll(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := bench.ReadReport(os.DirFS(args[0]))
@@ -30,9 +32,13 @@ and the command says over what was measured and what was fetched.`,
 			}
 			if out == "" {
 				_, err = c.OutOrStdout().Write(page.Bytes())
-				return err
+			} else {
+				err = os.WriteFile(out, page.Bytes(), 0o644)
 			}
-			return os.WriteFile(out, page.Bytes(), 0o644)
+			if err == nil && len(r.Unread) > 0 {
+				err = fmt.Errorf("report of %q: the page is written, and does not show all: %s", args[0], strings.Join(r.Unread, "; "))
+			}
+			return err
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "file of the page (default the standard output)")
