@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -242,4 +244,29 @@ func TestThePageSaysWhatEachBarIs(t *testing.T) {
 		}
 	}
 	require.ElementsMatch(t, BarNames(), listed)
+}
+
+// TestThePageSaysWhatEachShapeIs: a row for each shape that scripts/benchmarks.sh measures, with the flags that it has there.
+func TestThePageSaysWhatEachShapeIs(t *testing.T) {
+	page, err := os.ReadFile("../docs/benchmarks/README.md")
+	require.NoError(t, err)
+	script, err := os.ReadFile("../scripts/benchmarks.sh")
+	require.NoError(t, err)
+	flags := regexp.MustCompile(`--[a-z-]+ [^- |]\S*|--[a-z-]+`)
+	said, run := map[string][]string{}, map[string][]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| shapes/(\\S+)( \\*)? \\|[^|]*\\| `(.*)` \\|$").FindAllStringSubmatch(string(page), -1) {
+		said[m[1]+m[2]] = flags.FindAllString(strings.ReplaceAll(m[3], "--offload-ranks -1", ""), -1)
+	}
+	common := map[string]bool{"--pages 32": true, "--offload-ranks 0": true, "--requests 1": true}
+	for _, m := range regexp.MustCompile(`(?m)^\t\t(shape|alone) (\S+) (.*)$`).FindAllStringSubmatch(string(script), -1) {
+		line, _, _ := strings.Cut(m[3], " # ")
+		line = strings.NewReplacer("$v32", "", "$indexer", "--preset deepseek-v3.2-indexer", `"$three"`, "412").Replace(line)
+		name := m[2]
+		if m[1] == "alone" {
+			name += " *"
+		}
+		run[name] = slices.DeleteFunc(flags.FindAllString(line, -1), func(f string) bool { return common[f] })
+	}
+	require.Equal(t, run, said)
+	require.Len(t, run, 18)
 }
