@@ -90,13 +90,18 @@ bar,figure,ours,theirs,ratio,ratio_low,ratio_high,target,verdict,pairs,repeats,n
 some-bar,get_gibps higher,3,2,1.5,1.4,1.6,>= 1.1,met,7,0,1,48.2
 some-bar,put_gibps higher,3,2,1.5,1.4,1.6,reported,reported,7,0,1,0.0
 `), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(out, "ratios", "restore-1.failed"), []byte("# commit: 77\n"), 0o644))
 	c := exec.CommandContext(t.Context(), "sh", "../../scripts/benchmarks.sh", "report")
 	c.Env = append(os.Environ(), "OUT="+out)
 	said, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	require.Equal(t, 1, c.ProcessState.ExitCode(), "%v: %s", err, said)
+	require.Contains(t, string(said), "ratios/restore-1.failed: the last run of it failed")
 	table, err := os.ReadFile(filepath.Join(out, "results.md"))
 	require.NoError(t, err)
-	require.Contains(t, string(table), "|\n| some-bar | get_gibps higher | 3 | 2 | 1.5 (1.4 to 1.6) | >= 1.1 | met | 1 of 7 | 48.2 % |\n"+
-		"| some-bar | put_gibps higher | 3 | 2 | 1.5 (1.4 to 1.6) | reported | reported | 1 of 7 |  |\n", "%s", said)
+	require.Contains(t, string(table), "|\n| some-bar | get_gibps higher | 3 | 2 | 1.5 (1.4 to 1.6) | >= 1.1 | met | 1 of 7 | 48.2 % | 0 |\n"+
+		"| some-bar | put_gibps higher | 3 | 2 | 1.5 (1.4 to 1.6) | reported | reported | 1 of 7 |  | 0 |\n", "%s", said)
+	require.Contains(t, string(table), "| restore-1 | | | | | | the last run failed | | | 77 |\n")
+	require.Contains(t, string(table), "| restore-8 | | | | | | not run | | | |\n")
+	require.NotContains(t, string(table), "| restore-1 | | | | | | not run")
 	require.FileExists(t, filepath.Join(out, "report.html"))
 }
