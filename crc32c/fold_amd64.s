@@ -136,46 +136,42 @@ done:
 	MOVL AX, ret+32(FP)
 	RET
 
-// COPY256 copies 256 bytes, keeps them in Z4 to Z7, and goes on.
-#define COPY256(STORE) \
-	PREFETCHT0 (DX) \
-	PREFETCHT0 64(DX) \
-	VMOVDQU64 (SI), Z4 \
-	VMOVDQU64 64(SI), Z5 \
-	PREFETCHT0 128(DX) \
-	PREFETCHT0 192(DX) \
-	VMOVDQU64 128(SI), Z6 \
-	VMOVDQU64 192(SI), Z7 \
-	STORE Z4, (DI) \
-	STORE Z5, 64(DI) \
-	STORE Z6, 128(DI) \
-	STORE Z7, 192(DI) \
-	ADDQ $256, SI \
-	ADDQ $256, DI \
-	ADDQ $256, DX
+// COPYLINE copies the 64 bytes at O, and keeps them in L.
+#define COPYLINE(STORE, O, L) \
+	PREFETCHT0 O(DX) \
+	VMOVDQU64  O(SI), L \
+	STORE      L, O(DI)
 
-// COPY64 copies 64 bytes, keeps them in Z, and goes on.
-#define COPY64(STORE, Z) \
-	PREFETCHT0 (DX) \
-	VMOVDQU64 (SI), Z \
-	STORE Z, (DI) \
-	ADDQ $64, SI \
-	ADDQ $64, DI \
-	ADDQ $64, DX
+#define ADVANCE(N) \
+	ADDQ $N, SI \
+	ADDQ $N, DI \
+	ADDQ $N, DX
 
-#define FOLD256 \
-	FOLD(Z0, Z19, Z4, Z8) \
-	FOLD(Z1, Z19, Z5, Z9) \
-	FOLD(Z2, Z19, Z6, Z10) \
-	FOLD(Z3, Z19, Z7, Z11)
-
-#define BEGIN256 \
+#define BEGIN256(STORE) \
 	VBROADCASTI32X4 BY256(R10), Z19 \
-	VMOVDQA64 Z4, Z0 \
-	VMOVDQA64 Z5, Z1 \
-	VMOVDQA64 Z6, Z2 \
-	VMOVDQA64 Z7, Z3 \
-	BEGIN(AX, Z0)
+	COPYLINE(STORE, 0, Z0) \
+	COPYLINE(STORE, 64, Z1) \
+	COPYLINE(STORE, 128, Z2) \
+	COPYLINE(STORE, 192, Z3) \
+	BEGIN(AX, Z0) \
+	ADVANCE(256)
+
+// COPYFOLD256 folds each line as it comes: with the four loads together, and then the four stores, memory gives a tenth less.
+#define COPYFOLD256(STORE) \
+	COPYLINE(STORE, 0, Z4) \
+	FOLD(Z0, Z19, Z4, Z8) \
+	COPYLINE(STORE, 64, Z5) \
+	FOLD(Z1, Z19, Z5, Z9) \
+	COPYLINE(STORE, 128, Z6) \
+	FOLD(Z2, Z19, Z6, Z10) \
+	COPYLINE(STORE, 192, Z7) \
+	FOLD(Z3, Z19, Z7, Z11) \
+	ADVANCE(256)
+
+#define COPYFOLD64(STORE) \
+	COPYLINE(STORE, 0, Z5) \
+	FOLD(Z3, Z16, Z5, Z4) \
+	ADVANCE(64)
 
 // func foldCopy(f *factors, dst, src, next *byte, n uintptr, crc uint32) uint32
 TEXT ·foldCopy(SB), NOSPLIT, $0-52
@@ -196,13 +192,11 @@ ahead:
 	VBROADCASTI32X4 BY64(R10), Z16
 	CMPQ CX, $512
 	JB   few
-	COPY256(VMOVDQU64)
-	BEGIN256
+	BEGIN256(VMOVDQU64)
 	SUBQ $512, CX
 
 loop:
-	COPY256(VMOVDQU64)
-	FOLD256
+	COPYFOLD256(VMOVDQU64)
 	SUBQ $256, CX
 	JAE  loop
 	ADDQ $256, CX
@@ -212,13 +206,13 @@ loop:
 	JMP  lines
 
 few:
-	COPY64(VMOVDQU64, Z3)
+	COPYLINE(VMOVDQU64, 0, Z3)
 	BEGIN(AX, Z3)
+	ADVANCE(64)
 	SUBQ $128, CX
 
 lines: // CX is 64 less than what is left
-	COPY64(VMOVDQU64, Z5)
-	FOLD(Z3, Z16, Z5, Z4)
+	COPYFOLD64(VMOVDQU64)
 	SUBQ $64, CX
 	JAE  lines
 
@@ -284,14 +278,12 @@ TEXT ·foldStream(SB), NOSPLIT, $0-52
 
 ahead:
 	VBROADCASTI32X4 BY64(R10), Z16
-	COPY256(VMOVNTDQ)
-	BEGIN256
+	BEGIN256(VMOVNTDQ)
 	SUBQ $512, CX
 	JB   gather
 
 loop:
-	COPY256(VMOVNTDQ)
-	FOLD256
+	COPYFOLD256(VMOVNTDQ)
 	SUBQ $256, CX
 	JAE  loop
 
@@ -302,8 +294,7 @@ gather:
 	JB   reduce
 
 lines: // CX is 64 less than what is left
-	COPY64(VMOVNTDQ, Z5)
-	FOLD(Z3, Z16, Z5, Z4)
+	COPYFOLD64(VMOVNTDQ)
 	SUBQ $64, CX
 	JAE  lines
 
