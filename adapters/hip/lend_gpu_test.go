@@ -124,9 +124,15 @@ func TestMemoryOfAnotherProcessIsReadAndWritten(t *testing.T) {
 
 			report, err := r.Report()
 			require.NoError(t, err)
-			require.True(t, report.Import.Tried)
+			verdict := report.Devices[0].Import
+			require.True(t, verdict.Tried)
+			require.Equal(t, verdict, r.ImportVerdict(0))
 			require.Len(t, r.Notes(), 1, "what was found is told")
-			require.Equal(t, o.WithoutDMABuf, errors.Is(report.Import.Err, errors.ErrUnsupported), "%v", report.Import)
+			require.Contains(t, r.Notes()[0], "device 0 (0000:01:00.0): no: ")
+			require.Equal(t, o.WithoutDMABuf, errors.Is(verdict.Err, errors.ErrUnsupported), "%v", verdict)
+			require.Equal(t, !o.WithoutDMABuf, errors.Is(verdict.Err, errNoNIC), "%v", verdict)
+			require.False(t, report.Devices[1].Import.Tried)
+			require.False(t, r.ImportVerdict(2).Tried)
 		})
 	}
 }
@@ -218,11 +224,49 @@ func TestTheDeathOfALenderFailsCopiesAndNothingElse(t *testing.T) {
 	require.ErrorIs(t, err, domain.ErrInvalid)
 }
 
+// TestTheFirstImportOnEachDeviceIsTriedWithTheNIC, whole and once; what it said stands.
+func TestTheFirstImportOnEachDeviceIsTriedWithTheNIC(t *testing.T) {
+	refused := errors.New("no such thing here")
+	for name, want := range map[string]error{"taken": nil, "refused": refused} {
+		t.Run(name, func(t *testing.T) {
+			l, other := startLender(t, fakehip.Options{}), startLender(t, fakehip.Options{})
+			r := open(t, fake(t, fakehip.Options{}), nil)
+			tries := 0
+			r.TryOn(func(f *os.File, off, n uint64) error {
+				tries++
+				size, err := f.Seek(0, io.SeekEnd)
+				require.NoError(t, err)
+				require.EqualValues(t, []any{int64(lentBytes), uint64(0), uint64(lentBytes)}, []any{size, off, n})
+				return want
+			})
+			in := r.Imports()
+			_, release, err := in.Lend("0000:01:00.0", l.handle[:], 1000, 10)
+			require.NoError(t, err)
+			require.ErrorIs(t, r.ImportVerdict(0).Err, want)
+			require.NoError(t, release())
+			for _, h := range []Handle{l.handle, other.handle} {
+				_, err = in.Import("engine", 0, h, lentBytes)
+				require.NoError(t, err)
+			}
+			require.Equal(t, 1, tries)
+			require.False(t, r.ImportVerdict(1).Tried)
+			require.NoError(t, in.Close())
+			_, err = in.Import("engine", 1, l.handle, lentBytes)
+			require.NoError(t, err)
+			require.Equal(t, 2, tries)
+			require.ErrorIs(t, r.ImportVerdict(1).Err, want)
+			require.Len(t, r.Notes(), 2)
+			require.NoError(t, in.Close())
+		})
+	}
+}
+
 func TestDeviceMemoryIsExportedWhereTheRuntimeCan(t *testing.T) {
 	r := open(t, fake(t, fakehip.Options{}), nil)
 	region := deviceMemory(r, 0).New(t, 8192).(ports.DeviceRegion)
-	f, err := r.ExportDMABuf(region)
+	f, off, err := r.DMABuf(ports.DeviceRegionOf(0, ports.DevAddrOf(region.Addr().Raw()+4000), 100))
 	require.NoError(t, err)
+	require.EqualValues(t, 4000, off)
 	size, err := f.Seek(0, io.SeekEnd)
 	require.NoError(t, err)
 	require.EqualValues(t, 8192, size)
@@ -232,7 +276,7 @@ func TestDeviceMemoryIsExportedWhereTheRuntimeCan(t *testing.T) {
 	require.Equal(t, "yes", report.Export.String())
 
 	r = open(t, fake(t, fakehip.Options{WithoutDMABuf: true}), nil)
-	_, err = r.ExportDMABuf(deviceMemory(r, 0).New(t, 8192).(ports.DeviceRegion))
+	_, _, err = r.DMABuf(deviceMemory(r, 0).New(t, 8192).(ports.DeviceRegion))
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "hipMemGetHandleForAddressRange")
 	report, err = r.Report()

@@ -91,6 +91,6 @@ func TestTheReportSaysWhatTheRuntimeHas(t *testing.T) {
 		require.Len(t, report.Devices, r.Devices())
 		require.Equal(t, "0000:02:00.0", report.Devices[1].PCI)
 		require.EqualValues(t, 256<<20, report.Devices[1].Free)
-		require.Equal(t, "not tried yet", report.Import.String())
+		require.Equal(t, "not tried yet", report.Devices[0].Import.String())
 	}
 }

@@ -3,10 +3,8 @@ package hip
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spanpool/spanpool/adapters/hip/internal/hiprt"
-	"github.com/spanpool/spanpool/ports"
 )
 
 // Report is what is known of the runtime and its devices.
@@ -17,7 +15,6 @@ type Report struct {
 	Batch   bool // many copies are one call
 	DMABuf  bool // there is a call that exports memory for a NIC
 	Export  Verdict
-	Import  Verdict
 	Devices []DeviceReport
 }
 
@@ -43,6 +40,7 @@ type DeviceReport struct {
 	PCI         string
 	Free, Total uint64
 	Lost        bool
+	Import      Verdict // whether a NIC takes memory that another process lent there
 	Stats       Stats
 }
 
@@ -68,7 +66,10 @@ func (r *Runtime) Report() (Report, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out.Export, out.Import = r.mu.export, r.mu.imported
+	out.Export = r.mu.export
+	for i := range out.Devices {
+		out.Devices[i].Import = r.mu.imported[i]
+	}
 	return out, errors.Join(errs...)
 }
 
@@ -95,8 +96,10 @@ func (r *Runtime) Notes() []string {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.imported.Tried {
-		out = append(out, "gpu: lent memory can be exported for a NIC (which is not used): "+r.mu.imported.String())
+	for i, v := range r.mu.imported {
+		if v.Tried {
+			out = append(out, fmt.Sprintf("gpu: a NIC takes memory lent on device %d (%s): %v", i, r.devices[i].pci, v))
+		}
 	}
 	return out
 }
@@ -120,46 +123,4 @@ func (d *device) report() (DeviceReport, error) {
 func (c *counters) read() Stats {
 	return Stats{Jobs: c.jobs.Load(), Rounds: c.rounds.Load(), Submitted: c.submitted.Load(), Bytes: c.bytes.Load(),
 		Timeouts: c.timeouts.Load(), Refused: c.refused.Load(), Errors: c.errors.Load()}
-}
-
-// ExportDMABuf makes a file of device memory, which a NIC's driver can map. The caller closes it. errors.ErrUnsupported where the runtime
-// has no such call.
-func (r *Runtime) ExportDMABuf(region ports.DeviceRegion) (*os.File, error) {
-	d, err := r.device(region.Ordinal())
-	if err != nil {
-		return nil, err
-	}
-	f, err := d.exportDMABuf(region.Addr().Raw(), region.Len())
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.export = Verdict{Tried: true, Err: err}
-	return f, err
-}
-
-func (d *device) exportDMABuf(at, n uint64) (*os.File, error) {
-	fd, err := d.do("export dma-buf", func(l *hiprt.Lib) (uint64, error) {
-		fd, err := l.DMABuf(at, n)
-		return uint64(fd), err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), fmt.Sprintf("dma-buf of device %d", d.ordinal)), nil
-}
-
-// probeImport tries at the first import whether memory of another process can be exported for a NIC, which no documentation promises.
-func (r *Runtime) probeImport(d *device, at, n uint64) {
-	r.mu.Lock()
-	tried := r.mu.imported.Tried
-	r.mu.Unlock()
-	if tried {
-		return
-	}
-	f, err := d.exportDMABuf(at, n)
-	if err == nil {
-		err = f.Close()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.imported = Verdict{Tried: true, Err: err}
 }

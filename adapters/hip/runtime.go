@@ -83,9 +83,11 @@ type Runtime struct {
 
 	mu struct { // guards what probes showed, and calls; a device starts its threads at its first use, under a lock of its own
 		sync.Mutex
-		closed           bool
-		calls            []*call // that nobody uses
-		export, imported Verdict
+		closed   bool
+		calls    []*call // that nobody uses
+		nic      NIC     // nil: none
+		export   Verdict
+		imported []Verdict // by device
 	}
 }
 
@@ -101,6 +103,7 @@ func Open(cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("gpu runtime: %w", err)
 	}
 	r := &Runtime{cfg: cfg, lib: lib, devices: make([]*device, min(count, maxDevices))}
+	r.mu.imported = make([]Verdict, len(r.devices))
 	for i := range r.devices {
 		r.devices[i] = newDevice(r, i)
 		r.devices[i].pci, _ = lib.PCIBusID(i) // a device without one cannot be named by it; the report says why

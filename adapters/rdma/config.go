@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -40,9 +41,9 @@ type Config struct {
 	ControlTimeout time.Duration // a request that is not answered for so long ends its link; default 2 s
 	IdleTimeout    time.Duration // an inbound link that asks nothing for so long is forgotten; default 30 s
 
-	// DMABuf names device memory for the adapter: a descriptor, which stays its owner's, and the region's offset in it. nil: ops do not
-	// name device memory.
-	DMABuf func(ports.DeviceRegion) (fd int, off uint64, err error)
+	// DMABuf names device memory for the adapter: a file, which it closes when the memory is registered, and the region's offset in it.
+	// nil: ops do not name device memory.
+	DMABuf func(ports.DeviceRegion) (f *os.File, off uint64, err error)
 }
 
 const (

@@ -200,22 +200,25 @@ func TestDeviceMemoryIsRegisteredByItsDescriptor(t *testing.T) {
 	cfg := slow()
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
-	defer f.Close()
 	asked := 0
-	cfg.DMABuf = func(r ports.DeviceRegion) (int, uint64, error) {
+	cfg.DMABuf = func(r ports.DeviceRegion) (*os.File, uint64, error) {
 		asked++
 		if r.Ordinal() == 1 {
-			return 0, 0, errors.New("no such accelerator")
+			return nil, 0, errors.New("no such accelerator")
 		}
-		return int(f.Fd()), 0, nil
+		return f, 0, nil
 	}
 	n := start(t, "n", devices[0], cfg)
 	require.True(t, n.Transport.Caps().Device)
+	require.ErrorContains(t, n.rdma().TryDMABuf(f, 0, 4096), "ibv_reg_dmabuf_mr")
 	_, err = n.Transport.Register(ports.DeviceRegionOf(0, ports.DevAddrOf(1<<40), 4096))
 	require.ErrorContains(t, err, "ibv_reg_dmabuf_mr")
+	require.ErrorIs(t, err, errors.ErrUnsupported, "a node goes by other ways then")
+	require.ErrorIs(t, f.Close(), os.ErrClosed, "the adapter has closed it")
+	require.ErrorIs(t, n.Transport.Expose(0, ports.DeviceRegionOf(1, ports.DevAddrOf(1<<40), 4096)), errors.ErrUnsupported)
 	_, err = n.Transport.Register(ports.DeviceRegionOf(1, ports.DevAddrOf(1<<40), 4096))
 	require.ErrorContains(t, err, "no such accelerator")
-	require.Equal(t, 2, asked)
+	require.Equal(t, 3, asked)
 	require.Zero(t, n.rdma().Stats().Regions)
 }
 

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -90,8 +91,9 @@ func (t *Transport) register(of ports.Region, expose bool) (*region, error) {
 		return nil, fmt.Errorf("region of %d bytes at %#x, want some: %w", of.Len(), addr, domain.ErrInvalid)
 	}
 	r := &region{lo: addr, len: of.Len(), chunk: t.cfg.ChunkBytes, device: device}
-	register, err := t.registrar(of)
+	register, done, err := t.registrar(of)
 	if err == nil {
+		defer done()
 		access := verbs.LocalWrite
 		if expose {
 			access |= verbs.RemoteRead
@@ -104,25 +106,40 @@ func (t *Transport) register(of ports.Region, expose bool) (*region, error) {
 	t.account(r, 1)
 	if err != nil {
 		t.counts.note(EventRegisterFail)
+		if device { // then it goes by other ways
+			err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+		}
 		return nil, errors.Join(fmt.Errorf("register %d bytes at %#x: %w%s", r.len, r.lo, err, lockHint(err)), t.deregister(r))
 	}
 	return r, nil
 }
 
-// registrar is how memory of that kind is registered, by its offset in the region.
-func (t *Transport) registrar(of ports.Region) (func(off, n uint64, access int) (*verbs.MR, error), error) {
+// registrar is how memory of that kind is registered, by its offset in the region, and what is done when it was.
+func (t *Transport) registrar(of ports.Region) (register func(off, n uint64, access int) (*verbs.MR, error), done func(), err error) {
 	d, ok := of.(ports.DeviceRegion)
 	addr, _ := addrOf(of)
 	if !ok {
-		return func(off, n uint64, access int) (*verbs.MR, error) { return t.pd.Register(addr+off, n, access) }, nil
+		return func(off, n uint64, access int) (*verbs.MR, error) { return t.pd.Register(addr+off, n, access) }, func() {}, nil
 	}
-	fd, at, err := t.cfg.DMABuf(d)
+	f, at, err := t.cfg.DMABuf(d)
 	if err != nil {
-		return nil, fmt.Errorf("dma-buf: %w", err)
+		return nil, nil, fmt.Errorf("dma-buf: %w", err)
 	}
-	return func(off, n uint64, access int) (*verbs.MR, error) {
-		return t.pd.RegisterDMABuf(fd, at+off, n, addr+off, access)
-	}, nil
+	register = func(off, n uint64, access int) (*verbs.MR, error) {
+		return t.pd.RegisterDMABuf(int(f.Fd()), at+off, n, addr+off, access)
+	}
+	return register, func() { _ = f.Close() }, nil // what is registered keeps the memory
+}
+
+// TryDMABuf registers n bytes at off of a dma-buf, as much of them as one registration takes, and lets go of them again. The file stays the
+// caller's. It needs no Config.DMABuf: whether ops may name device memory is another matter.
+func (t *Transport) TryDMABuf(f *os.File, off, n uint64) error {
+	m, err := t.pd.RegisterDMABuf(int(f.Fd()), off, min(n, t.cfg.ChunkBytes), off, verbs.LocalWrite)
+	if err != nil {
+		t.counts.note(EventRegisterFail)
+		return fail("try device memory", "", err)
+	}
+	return m.Close()
 }
 
 func (r *region) chunks(register func(off, n uint64, access int) (*verbs.MR, error), access int) (out []*verbs.MR, err error) {

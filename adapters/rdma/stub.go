@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spanpool/spanpool/ports"
 )
@@ -30,6 +31,9 @@ func LockedMemoryLimit() string { return "unknown" }
 
 // Stats is empty.
 func (*Transport) Stats() Stats { return Stats{} }
+
+// TryDMABuf refuses.
+func (*Transport) TryDMABuf(*os.File, uint64, uint64) error { return errors.ErrUnsupported }
 
 // Clamps is empty.
 func (*Transport) Clamps() []Clamp { return nil }

@@ -8,14 +8,14 @@ import (
 )
 
 // newDoctor looks at the host and gives advice. It changes nothing.
-func newDoctor() *cobra.Command {
+func newDoctor(env environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this host has for spanpool, and what is in the way",
 		Args:  noArgs,
 		RunE:  showHelp,
 	}
-	c.AddCommand(newDoctorGPU(), newDoctorRDMA())
+	c.AddCommand(newDoctorGPU(env), newDoctorRDMA())
 	return c
 }
 

@@ -20,17 +20,21 @@ func TestDoctorAdvisesOnWhatItFindsOfAGPU(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		report hip.Report
+		lent   error
 		advice string
 	}{
-		"all is well":  {good, ""},
-		"no batches":   {with(func(r *hip.Report) { r.Batch = false }), "a call each"},
-		"no export":    {with(func(r *hip.Report) { r.Export.Err = errors.ErrUnsupported }), "NIC to GPU memory is off"},
-		"lost":         {with(func(r *hip.Report) { r.Devices[0].Lost = true }), "reset by its administrator"},
-		"hardly space": {with(func(r *hip.Report) { r.Devices[0].Free = 1 << 30 }), "gpu.reserve_bytes"},
+		"all is well":  {good, nil, ""},
+		"not tried":    {good, errors.New("no process"), "ctl status of a node"},
+		"not taken":    {with(func(r *hip.Report) { r.Devices[0].Import = hip.Verdict{Tried: true, Err: errors.ErrUnsupported} }), nil, "a copy"},
+		"taken":        {with(func(r *hip.Report) { r.Devices[0].Import.Tried = true }), nil, "gpu.nic: true"},
+		"no batches":   {with(func(r *hip.Report) { r.Batch = false }), nil, "a call each"},
+		"no export":    {with(func(r *hip.Report) { r.Export.Err = errors.ErrUnsupported }), nil, "NIC to GPU memory is off"},
+		"lost":         {with(func(r *hip.Report) { r.Devices[0].Lost = true }), nil, "reset by its administrator"},
+		"hardly space": {with(func(r *hip.Report) { r.Devices[0].Free = 1 << 30 }), nil, "gpu.reserve_bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
-			require.NoError(t, writeFindings(&b, examineGPU(tt.report)))
+			require.NoError(t, writeFindings(&b, examineGPU(tt.report, tt.lent)))
 			require.Contains(t, b.String(), tt.advice)
 			if tt.advice == "" {
 				require.NotContains(t, b.String(), "->")

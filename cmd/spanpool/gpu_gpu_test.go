@@ -42,6 +42,39 @@ func invokeNodes(t *testing.T, args ...string) outcome {
 	return outcome{code: code, stdout: stdout.String(), stderr: stderr.String()}
 }
 
+// lenderVariable has this test binary be the program.
+const lenderVariable = "SPANPOOL_E2E_LENDER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(lenderVariable) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// TestDoctorTriesMemoryOfAnotherProcessWithTheNIC: there is none here, which is said.
+func TestDoctorTriesMemoryOfAnotherProcessWithTheNIC(t *testing.T) {
+	t.Setenv(lenderVariable, "1")
+	for _, tt := range []struct {
+		o    fakehip.Options
+		want string
+	}{
+		{fakehip.Options{}, "no: it can be exported, and the NIC refused it: rdma "},
+		{fakehip.Options{WithoutDMABuf: true}, "no: hip: export dma-buf on device 0: hipMemGetHandleForAddressRange"},
+		{fakehip.Options{Memory: 64 << 10}, "not tried: another process lends no memory"},
+	} {
+		lib := fakeGPU(t, tt.o)
+		if tt.o.Memory != 0 {
+			lib.Memory.Store(1)
+		}
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), []string{"doctor", "gpu", "--gpu-library", lib.Path}, &stdout, &stderr, environment{self: os.Args[0]})
+		require.Equal(t, exitOK, code, "%s", stderr.String())
+		require.Contains(t, stdout.String(), "lent memory and a NIC      "+tt.want)
+		require.Zero(t, lib.Imported.Load())
+	}
+}
+
 // TestLayerwiseRestoresFromAndToDeviceMemory verifies every byte, as ever, over media and destinations that no CPU may touch.
 func TestLayerwiseRestoresFromAndToDeviceMemory(t *testing.T) {
 	lib := fakeGPU(t, fakehip.Options{})
@@ -79,7 +112,7 @@ func TestDoctorTellsWhatTheGPUsRuntimeCan(t *testing.T) {
 	for _, want := range []string{"hip, " + lib.Path + ", version 70051831", "memory for a NIC           yes", "0000:02:00.0, 256 MiB free of 256"} {
 		require.Contains(t, o.stdout, want)
 	}
-	require.NotContains(t, o.stdout, "->", "all is well")
+	require.Contains(t, o.stdout, "lent memory and a NIC      not tried: the program's own file is not known")
 
 	lib = fakeGPU(t, fakehip.Options{Version: fakehip.ROCm5, WithoutBatch: true, WithoutDMABuf: true})
 	o = invoke(t, "doctor", "gpu", "--gpu-library", lib.Path)

@@ -58,6 +58,7 @@ type environment struct {
 	watched   bool      // a person sees standard error
 	environ   []string  // as of os.Environ
 	raiseProc func(int) // sets GOMAXPROCS to at least n
+	self      string    // the program's file, for a second process of it; empty: none can be had
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, env environment) int {
@@ -104,7 +105,7 @@ func newRoot(env environment) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%s: %w", c.CommandPath(), err)}
 	})
-	root.AddCommand(newServe(env), newCtl(env), newConfig(env), newBench(env), newDoctor(), newVersion())
+	root.AddCommand(newServe(env), newCtl(env), newConfig(env), newBench(env), newDoctor(env), newVersion())
 	return root
 }
 

@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/spanpool/spanpool/adapters/hip"
+	"github.com/spanpool/spanpool/adapters/rdma"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/cmd/spanpool/daemon"
 )
@@ -57,7 +59,10 @@ func newConfig(env environment) *cobra.Command {
 		run        func(*cobra.Command, *config.Settings) error
 	}{
 		{"print", "Print every setting, its value and where that came from; the secret is not printed", func(c *cobra.Command, s *config.Settings) error { return s.Print(c.OutOrStdout()) }},
-		{"check", "Check the settings, and say what is wrong with them; devices, memory and ports are not asked for", func(c *cobra.Command, s *config.Settings) error {
+		{"check", "Check the settings, and say what is wrong with them for this build; devices, memory and ports are not asked for", func(c *cobra.Command, s *config.Settings) error {
+			if err := s.CheckBuild(config.Build{GPU: hip.Built, RDMA: rdma.Built}); err != nil {
+				return &usageError{fmt.Errorf("settings: %w", err)}
+			}
 			for _, w := range s.Warnings() {
 				fmt.Fprintln(c.OutOrStdout(), "warning:", w)
 			}

@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/spanpool/spanpool/adapters/hip"
+	"github.com/spanpool/spanpool/adapters/rdma"
 )
 
 func TestHelpOfTheDaemonIsGolden(t *testing.T) {
@@ -26,6 +29,20 @@ func TestConfigPrintsWhatServeWouldDo(t *testing.T) {
 	require.Regexp(t, `(?m)^node\.id: +"a" +# --node-id$`, o.stdout)
 	require.Regexp(t, `(?m)^lease: +"250ms" +# --lease$`, o.stdout)
 	require.Regexp(t, `(?m)^hold: +"2s" +# default$`, o.stdout)
+}
+
+// TestConfigCheckAsksThisBuild: what it passes is what serve can open, in builds with the tags and without.
+func TestConfigCheckAsksThisBuild(t *testing.T) {
+	for built, args := range map[string][]string{"medium": {"--medium", "hbm"}, "transport": {"--transport", "rdma"}} {
+		o := invoke(t, append([]string{"config", "check"}, args...)...)
+		if map[string]bool{"medium": hip.Built, "transport": rdma.Built}[built] {
+			require.Equal(t, exitOK, o.code, o.stderr)
+			continue
+		}
+		require.Equal(t, exitUsage, o.code)
+		require.Contains(t, o.stderr, "a build with cgo and the tag")
+		require.Empty(t, o.stdout)
+	}
 }
 
 func TestConfigCheckSaysWhatIsWrong(t *testing.T) {

@@ -55,6 +55,7 @@ type Settings struct {
 	GPURuntime      string
 	GPULibrary      string
 	GPUClients      bool
+	GPUNIC          bool
 	GPUDevices      []int
 	GPUReserve      uint64
 	GPUDeadline     time.Duration
@@ -258,9 +259,6 @@ func (s *Settings) settle() error {
 	if s.Socket == "" || len(s.Socket) > maxSocket {
 		return s.errorAt("socket", fmt.Sprintf("want a path of at most %d bytes, or off", maxSocket))
 	}
-	if s.Transport == "shm" && s.Medium == "hbm" {
-		return s.errorAt("transport", "it does not reach the memory that medium: hbm names")
-	}
 	if s.PageBytes == 0 {
 		return s.errorAt("dram.page_bytes", "want more than 0")
 	}
@@ -338,6 +336,23 @@ func loopback(addr string) bool {
 func (s *Settings) errorAt(key, want string) error {
 	at := s.from[key]
 	return &Error{Key: key, Value: at.text, Source: at.source, Want: want}
+}
+
+// Build is what this build can do that others cannot.
+type Build struct{ GPU, RDMA bool }
+
+// CheckBuild refuses settings with which serve does not start in this build.
+func (s *Settings) CheckBuild(b Build) error {
+	const want = "want a build with cgo and the tag %s, which this one is not; or leave it out"
+	switch {
+	case s.Medium == "hbm" && !b.GPU:
+		return s.errorAt("medium", fmt.Sprintf(want, "gpu"))
+	case s.GPUClients && !b.GPU:
+		return s.errorAt("gpu.clients", fmt.Sprintf(want, "gpu"))
+	case s.Transport == "rdma" && !b.RDMA:
+		return s.errorAt("transport", fmt.Sprintf(want, "rdma"))
+	}
+	return nil
 }
 
 // UsesGPU says whether anything of the node lies on a GPU, or may.

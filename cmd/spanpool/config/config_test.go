@@ -103,7 +103,7 @@ var bad = map[string]string{
 	"listen": "7400", "data.listen": "localhost", "data.advertise": "host", "data.connections": "17", "peers": "b", "tls": "on", "insecure": "maybe",
 	"http": "7402", "transport": "pigeon", "medium": "tape", "dram.bytes": "lots", "dram.page_bytes": "-1", "dram.huge_pages": "2",
 	"rdma.gid": "ipv5", "rdma.read_pairs": "17", "rdma.write_pairs": "0", "rdma.depth": "1", "rdma.scatter": "0", "rdma.reads": "256",
-	"gpu.runtime": "metal", "gpu.clients": "maybe", "gpu.devices": "0,0", "gpu.reserve_bytes": "some", "gpu.deadline": "0s",
+	"gpu.runtime": "metal", "gpu.clients": "maybe", "gpu.nic": "perhaps", "gpu.devices": "0,0", "gpu.reserve_bytes": "some", "gpu.deadline": "0s",
 	"arena.get_bytes": "1.5GiB", "arena.put_bytes": "x", "locality": "some", "ranged_locality_prefetch": "yes!", "cache_remote_fetches": "?",
 	"checksum": "yes", "admission": "some", "admission.max_bytes": "16 MB", "filling_share": "1.5", "watermark.high": "NaN", "watermark.low": "-0.1", "lease": "500",
 	"reservation": "0s", "hold": "-1s", "timeout.dial": "2h", "timeout.control": "1", "timeout.transfer": "s", "timeout.arena": "1 s", "timeout.call": "",
@@ -207,7 +207,6 @@ func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 		{[]string{"--peers", "b=h:65536"}, "peers"},
 		{[]string{"--peers", strings.Repeat("b", 256) + "=h:1"}, "peers"},
 		{[]string{"--socket", "/" + strings.Repeat("s", maxSocket)}, "socket"},
-		{[]string{"--transport", "shm", "--medium", "hbm"}, "transport"},
 		{[]string{"--dram-bytes", "100KiB"}, "dram.bytes"},
 		{[]string{"--dram-bytes", "0"}, "dram.bytes"},
 		{[]string{"--dram-page-bytes", "0"}, "dram.page_bytes"},
@@ -285,4 +284,27 @@ func FuzzAFileIsSettingsOrAnError(f *testing.F) {
 			require.NotEmpty(t, s.ID)
 		}
 	})
+}
+
+func TestABuildThatLacksWhatIsNamedIsRefused(t *testing.T) {
+	for _, tt := range []struct {
+		args     []string
+		key, tag string
+		with     Build
+	}{
+		{[]string{"--medium", "hbm"}, "medium", "gpu", Build{GPU: true}},
+		{[]string{"--gpu-clients", "true"}, "gpu.clients", "gpu", Build{GPU: true}},
+		{[]string{"--transport", "rdma"}, "transport", "rdma", Build{RDMA: true}},
+	} {
+		s, err := load(t, nil, tt.args...)
+		require.NoError(t, err)
+		require.NoError(t, s.CheckBuild(tt.with))
+		var bad *Error
+		require.ErrorAs(t, s.CheckBuild(Build{GPU: !tt.with.GPU, RDMA: !tt.with.RDMA}), &bad)
+		require.Equal(t, tt.key, bad.Key)
+		require.Contains(t, bad.Error(), "the tag "+tt.tag)
+	}
+	s, err := load(t, nil, "--transport", "auto")
+	require.NoError(t, err)
+	require.NoError(t, s.CheckBuild(Build{}), "auto takes what there is")
 }

@@ -54,6 +54,7 @@ var options = []option{
 	{key: "rdma.reads", value: "16", help: "outstanding reads of a queue pair, as far as the device goes", set: count(1, 255, func(s *Settings) *uint64 { return &s.RDMAReads })},
 	{key: "gpu.runtime", value: "auto", help: "whose GPU runtime is used: hip, cuda, auto", set: oneOf(func(s *Settings) *string { return &s.GPURuntime }, "auto", "hip", "cuda")},
 	{key: "gpu.clients", value: "false", help: "let clients lend GPU memory by IPC handles; with hbm they always may", set: boolean(func(s *Settings) *bool { return &s.GPUClients })},
+	{key: "gpu.nic", value: "false", help: "let rdma read and write GPU memory where its device takes it (seen on no hardware yet); else its bytes go by the arenas", set: boolean(func(s *Settings) *bool { return &s.GPUNIC })},
 	{key: "gpu.library", help: "path of that runtime's library; default: the newest that the loader finds", set: text(func(s *Settings) *string { return &s.GPULibrary })},
 	{key: "gpu.devices", value: "0", help: "devices that hbm lies on, separated by commas", set: setDevices},
 	{key: "gpu.reserve_bytes", value: "512MiB", help: "memory of each device that is left to others", set: size(func(s *Settings) *uint64 { return &s.GPUReserve })},

@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"os"
+
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/dram"
 	"github.com/spanpool/spanpool/adapters/engine"
 	"github.com/spanpool/spanpool/adapters/hip"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
+	"github.com/spanpool/spanpool/ports"
 )
 
 // gpuModule opens the vendor's runtime. What lies on its devices is closed before it.
@@ -15,7 +18,8 @@ func gpuModule() fx.Option { return fx.Module("gpu", fx.Provide(openGPU)) }
 // gpu is a runtime, and the memory that clients lend on its devices.
 type gpu struct {
 	*hip.Runtime
-	lent *hip.Imports
+	lent    *hip.Imports
+	keptOff bool // there is a NIC, and it is not to reach GPU memory
 }
 
 // device is what moves its bytes.
@@ -39,7 +43,19 @@ func (g *gpu) notes() []string {
 	if g == nil {
 		return nil
 	}
-	return g.Notes()
+	out := g.Notes()
+	if g.keptOff {
+		out = append(out, "gpu: the NIC is kept off GPU memory, whatever it takes (gpu.nic: false): its bytes go by the arenas")
+	}
+	return out
+}
+
+// dmaBuf names GPU memory for the NIC, unless its device's was seen not to be taken.
+func (g *gpu) dmaBuf(r ports.DeviceRegion) (*os.File, uint64, error) {
+	if v := g.ImportVerdict(r.Ordinal()); v.Tried && v.Err != nil {
+		return nil, 0, v.Err
+	}
+	return g.DMABuf(r)
 }
 
 func openGPU(s *config.Settings, own *resources) (*gpu, error) {
@@ -48,7 +64,7 @@ func openGPU(s *config.Settings, own *resources) (*gpu, error) {
 		return nil, partError("gpu", err)
 	}
 	own.opened("gpu", r.Close)
-	g := &gpu{r, r.Imports()}
+	g := &gpu{Runtime: r, lent: r.Imports()}
 	own.opened("gpu.clients", g.lent.Close)
 	return g, nil
 }

@@ -8,12 +8,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/hip/fakehip"
 	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest/content"
 )
@@ -60,6 +62,52 @@ func TestNodesInDeviceMemoryServeEachOther(t *testing.T) {
 		require.Equal(t, -1, content.Check(got, 1, 0))
 	}
 	require.GreaterOrEqual(t, scraped(t, b).sum("spanpool_gpu_copied_bytes_total"), 2.0*n, "in, and out to the caller")
+	require.NoError(t, b.Stop())
+	require.NoError(t, a.Stop())
+	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Events.Load()+lib.Registered.Load())
+}
+
+// TestANodeInDeviceMemoryTakesALinkThatDoesNotReachIt: what shm brings, as a NIC would, goes by the arena; peers are told why it does not
+// serve by it.
+func TestANodeInDeviceMemoryTakesALinkThatDoesNotReachIt(t *testing.T) {
+	lib := fakeGPU(t, fakehip.Options{})
+	common := []string{"--arena-get-bytes", "1MiB", "--arena-put-bytes", "1MiB", "--transport", "shm", "--dram-bytes", "8MiB"}
+	a, err := New(settingsOf(t, common...), Options{Log: io.Discard})
+	require.NoError(t, err)
+	require.NoError(t, a.Start(t.Context()))
+	b, err := New(settingsOf(t, append(common, "--node-id", "b", "--peers", "a="+a.At.Control, "--medium", "hbm", "--gpu-library", lib.Path, "--gpu-reserve-bytes", "1MiB")...), Options{Log: io.Discard})
+	require.NoError(t, err)
+	require.NoError(t, b.Start(t.Context()))
+
+	const n = 200_000
+	object := make([]byte, n)
+	content.Fill(object, 1, 0)
+	for _, key := range []string{"whole", "part"} {
+		require.Equal(t, ports.Stored, a.Node.Put(t.Context(), "ns", key, ports.HostRegionOf(object)).Status)
+	}
+	read := func(key string, off, length uint64, from ports.Source) {
+		t.Helper()
+		got := make([]byte, length)
+		content.Poison(got)
+		out := make([]ports.Result, 1)
+		require.NoError(t, b.Node.BatchGetRanges(t.Context(), &ports.GetBatch{Namespace: "ns", Keys: []string{key}, End: []uint32{1},
+			Ranges: []domain.Range{{Off: off, Len: length}}, Regions: []ports.Memory{{Region: ports.HostRegionOf(got)}}}, out))
+		require.Equal(t, ports.Hit, out[0].Status, "%v", out[0].Err)
+		require.Equal(t, from, out[0].Source)
+		require.Equal(t, -1, content.Check(got, 1, off))
+	}
+	read("whole", 0, n, ports.FromArena)
+	read("part", 70_001, 5_000, ports.FromArena)
+	require.Eventually(t, func() bool { return b.Node.Stats().PullDone == 1 }, 10*time.Second, time.Millisecond)
+	read("whole", 0, n, ports.FromLocal)
+	read("part", 0, n, ports.FromLocal)
+	s := b.Node.Stats()
+	require.EqualValues(t, 2, s.Downgrades[ports.DowngradeUnreached])
+	by := s.Peers[0].Transports
+	require.Equal(t, [2]ports.TransportKind{"shm", "tcp"}, [2]ports.TransportKind{by[0].Kind, by[1].Kind})
+	require.EqualValues(t, n+5_000, by[0].Wire[ports.PurposeGet])
+	require.EqualValues(t, n, by[1].Wire[ports.PurposePull])
+	require.EqualValues(t, 2, scraped(t, b).values[`spanpool_downgrades_total{reason="unreached"}`])
 	require.NoError(t, b.Stop())
 	require.NoError(t, a.Stop())
 	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Events.Load()+lib.Registered.Load())

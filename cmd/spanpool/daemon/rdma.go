@@ -9,17 +9,25 @@ import (
 )
 
 // openRDMA opens the device that the settings name, or the first that is up. Peers that it does not reach are reached by what comes after
-// it.
+// it. The GPU's memory it reaches where gpu.nic says so and the device takes it; the node goes by its arenas else.
 func openRDMA(o opening) (ports.Transport, error) {
 	s := o.Settings
-	t, err := rdma.Open(rdma.Config{Clock: o.Clock, Device: s.RDMADevice, GID: s.RDMAGID, ReadPairs: int(s.RDMAReadPairs), WritePairs: int(s.RDMAWritePairs),
+	c := rdma.Config{Clock: o.Clock, Device: s.RDMADevice, GID: s.RDMAGID, ReadPairs: int(s.RDMAReadPairs), WritePairs: int(s.RDMAWritePairs),
 		SendDepth: int(s.RDMADepth), MaxSGE: int(s.RDMAScatter), MaxReads: int(s.RDMAReads),
 		DialTimeout: s.Node.DialTimeout / 2, // what is left of a hello's time is for the transport after it
-	})
+	}
+	if o.GPU != nil && s.GPUNIC {
+		c.DMABuf = o.GPU.dmaBuf
+	}
+	t, err := rdma.Open(c)
 	if err != nil {
 		return nil, partError("transport", err)
 	}
 	o.Log.Info("rdma", "device", t.Device(), "locked_memory", rdma.LockedMemoryLimit())
+	if o.GPU != nil {
+		o.GPU.TryOn(t.TryDMABuf) // whether it is used or not
+		o.GPU.keptOff = !s.GPUNIC
+	}
 	for _, c := range t.Clamps() {
 		o.Log.Warn("the rdma device can do less than was asked for", "what", c.What, "asked", c.Asked, "got", c.Got)
 	}

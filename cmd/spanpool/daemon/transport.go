@@ -32,6 +32,7 @@ type opening struct {
 	At       *Addresses
 	Memory   *memory // is there before them
 	Log      *slog.Logger
+	GPU      *gpu `optional:"true"`
 }
 
 // transportPart opens one transport. One that may be missing is left out where this build, this system or this node's memory has none.
@@ -60,9 +61,6 @@ func transportsOf(s *config.Settings) []transportPart {
 func openTransports(o opening) (all transports, err error) {
 	for _, p := range transportsOf(o.Settings) {
 		t, err := p.open(o)
-		if err == nil && o.Settings.Medium == "hbm" && !t.Caps().Device {
-			err = errors.Join(partError("transport", errNoWay), t.Close())
-		}
 		switch {
 		case err != nil && p.mayMissing:
 			level := slog.LevelWarn
@@ -101,14 +99,11 @@ func sharesMemory(s *config.Settings) bool {
 	return s.Medium == "dram" && (s.Transport == "shm" || s.Transport == "auto" && !s.HugePages)
 }
 
-// errNoWay is why a transport is left out of a node in device memory.
-var errNoWay = errors.Join(errors.New("it does not reach the GPU's memory, in which the pool lies"), errors.ErrUnsupported)
-
 // errNotShared is why shm is left out.
-var errNotShared = errors.Join(errors.New("the pool's memory cannot be mapped by peers: it is a GPU's, or was asked for on huge pages"), errors.ErrUnsupported)
+var errNotShared = errors.Join(errors.New("the pool's memory cannot be mapped by peers: it was asked for on huge pages"), errors.ErrUnsupported)
 
 func openSHM(o opening) (ports.Transport, error) {
-	if !sharesMemory(o.Settings) {
+	if !sharesMemory(o.Settings) && o.Settings.Medium != "hbm" { // of a pool there it serves nobody, and brings others' bytes to the arena
 		return nil, partError("transport", errNotShared)
 	}
 	t, err := shm.Open(shm.Config{Clock: o.Clock, Copier: dram.NewCopier(), Secret: o.Settings.Secret, DialTimeout: o.Settings.Node.DialTimeout / 2}) // what is left of a hello's time is for the transport after it

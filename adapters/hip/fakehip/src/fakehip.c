@@ -417,11 +417,11 @@ int API(IpcCloseMemHandle)(void *p) { return drop(p, 1); }
 
 #ifndef WITHOUT_DMABUF
 int API(MemGetHandleForAddressRange)(void *to, void *p, size_t n, int type, unsigned long long flags) {
-  (void)n, (void)flags;
+  (void)flags;
   if (type != 1) return say(INVALID);
   pthread_mutex_lock(&mu);
-  struct alloc *a = find(p);
-  int fd = a && a->kind == DEVICE ? dup(a->fd) : -1;
+  struct alloc *a = find(p); // the file is the whole of it
+  int fd = a && a->kind == DEVICE && a->at == p && a->n == n ? dup(a->fd) : -1;
   pthread_mutex_unlock(&mu);
   *(int *)to = fd;
   return say(fd < 0 ? INVALID : OK);
