@@ -7,7 +7,7 @@
 // bookkeeping only, never across a port call, and one hold serves a whole batch. Calls keep their state in scratch of their own
 // (getCall, putCall), which one goroutine uses at a time: the caller's, or after the caller left early the one that drains it.
 //
-// Lock order: Node.mu, then arena.mu or linkOrder.mu (which is held over a Submit, so it comes before a link's own locks), then a
+// Lock order: Node.mu, then arena.mu, putOrder.mu or linkOrder.mu (which is held over a Submit, so it comes before a link's own locks), then a
 // Completions' own lock, which is a leaf and never blocks: waiters are woken with Node.mu held, so that who leaves a flight under
 // that lock gets no word of it later. peer.mu is never held with another lock.
 //

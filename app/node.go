@@ -43,6 +43,8 @@ type Node struct {
 
 	// awaiting is the number of calls that wait for their first bytes; the pull pauses while there are any.
 	awaiting atomic.Int32
+	// puts numbers the puts to peers.
+	puts atomic.Uint64
 
 	stop   context.Context // ends when Close begins
 	cancel context.CancelFunc

@@ -56,6 +56,7 @@ type conn struct {
 
 	spaces     atomic.Uint32     // namespaces that the peer was told of
 	order      linkOrder         // of what calls read
+	puts       putOrder          // of what calls write
 	foreground atomic.Uint64     // bytes on the links, or waiting for them, for calls: for the pull's allowance
 	credit     domain.PullCredit // of the pull while foreground has bytes in flight; guarded by Node.mu
 	dead       atomic.Bool

@@ -18,7 +18,8 @@ type remotePut struct {
 	way    *lane // which the owner granted on
 	arena  *arena
 	q      *ports.Completions
-	rows   []int // key of each row
+	turn   domain.LinkTurn // among puts to the peer
+	rows   []int           // key of each row
 	rounds []*putRound
 	flying int // ops
 	direct int // rounds of which some read the caller's memory
@@ -41,12 +42,15 @@ type putRound struct {
 	len    uint64
 	off    uint64
 	left   int
+
+	room bool               // it counts as on the link; guarded by putOrder.mu
+	told *ports.Completions // when there is room
 }
 
 // remote puts to a named peer.
 func (c *putCall) remote(to ports.PeerID) {
 	n := c.n
-	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions()}
+	p := &remotePut{putCall: c, arena: n.arenas[putArena], q: ports.NewCompletions(), turn: domain.LinkTurn{Session: n.puts.Add(1), Since: n.now()}}
 	p.route()
 	if n.p.Writer == nil {
 		c.failRest(ports.PeerUnavailable, fmt.Errorf("put to %s: no writer: %w", to, ports.ErrPeer))
@@ -225,9 +229,10 @@ func (p *remotePut) reserved(i, r int, reply *ports.ReserveReply) {
 	}
 }
 
-// putRoundBytes bounds a round. The arena is first come first served by rounds, so a round is what a call waits for behind each
-// of the others: with halves of 256 MiB, 8 ranks that put 137 MiB each over 16 Gbit/s waited up to half of the bound on an idle
-// machine, and past it on a busy one. 16 MiB is 8 ms there, and far more than it takes to keep a link busy.
+// putRoundBytes bounds a round, of which two are on a link at once. The arena is first come first served by rounds, so a round is
+// what a call waits for behind each of the others: with halves of 256 MiB, 8 ranks that put 137 MiB each over 16 Gbit/s waited up
+// to half of the bound on an idle machine, and past it on a busy one. 16 MiB is 8 ms there, and far more than it takes to keep a
+// link busy.
 const putRoundBytes = 16 << 20
 
 // packDirect makes rounds of the objects that are written from where they are.
@@ -287,10 +292,11 @@ func (p *remotePut) pack(keys []int) {
 	}
 }
 
-// write sends the rounds, two at a time, and returns when none of our ops is outstanding or the call's time is over.
+// write sends the rounds as there is room for them, and returns when none of our ops is outstanding or the call's time is over.
 func (p *remotePut) write() {
 	for i, r := range p.rounds {
 		if !p.begin(r, i) {
+			p.conn.leave(r)
 			return
 		}
 		p.send(r, i)
@@ -302,20 +308,21 @@ func (p *remotePut) write() {
 	}
 }
 
-// begin waits until a round may be sent: what is written from the caller's memory for another of its kind to end, so that no op
-// spends its time in the queue, and the others for a slice, into which they are copied.
+// begin waits for room on the link, so that no op spends its time in a queue, and takes in what is written: from where it is, or into
+// a slice.
 func (p *remotePut) begin(r *putRound, i int) bool {
+	r.told = p.q
+	for granted := p.conn.ask(r, p.turn); !granted; granted = p.conn.hasRoom(r) {
+		if !p.take() {
+			return false
+		}
+	}
 	if !r.direct {
 		if !p.acquire(r, uint64(i)) {
 			return false
 		}
 		p.copyIn(r)
 		return true
-	}
-	for p.direct > 1 {
-		if !p.take() {
-			return false
-		}
 	}
 	for _, piece := range r.pieces {
 		if k := &p.keys[piece.key]; k.err == nil {
@@ -424,6 +431,7 @@ func (p *remotePut) send(r *putRound, index int) {
 
 // roundGone gives back what a round of which nothing is outstanding has borrowed.
 func (p *remotePut) roundGone(r *putRound) {
+	p.conn.leave(r)
 	if r.direct {
 		p.direct--
 	} else {
