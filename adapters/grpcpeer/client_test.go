@@ -21,6 +21,7 @@ import (
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 	"github.com/spanpool/spanpool/ports/porttest/faults"
+	"github.com/spanpool/spanpool/ports/porttest/proxy"
 	peerv1 "github.com/spanpool/spanpool/proto/spanpool/peer/v1"
 )
 
@@ -277,8 +278,8 @@ func TestAWayThatBreaksGivesRightAnswersOrNone(t *testing.T) {
 	srv := &porttest.FakeServer{}
 	srv.Use(manyPages(pages))
 	n := listen(t, "127.0.0.1:0", testConfig("owner", 2, testSecret), srv)
-	p := newProxy(t, n.addr, proxyOptions{Block: 16 << 10, CutAfter: 400 << 10})
-	c := newClient(t, testConfig("asker", 1, testSecret, Member{"owner", p.addr()}))
+	p := proxy.New(t, n.addr, 1, proxy.Way{Piece: 16 << 10, Cut: 400 << 10})
+	c := newClient(t, testConfig("asker", 1, testSecret, Member{"owner", p.Addr()}))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	good := 0
@@ -306,7 +307,7 @@ func TestAWayThatBreaksGivesRightAnswersOrNone(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.NotZero(t, p.cuts(), "nothing broke")
+	require.NotZero(t, p.Cuts(), "nothing broke")
 	require.Greater(t, good, 20, "of 60 calls")
 }
 

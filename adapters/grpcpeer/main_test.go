@@ -13,6 +13,7 @@ import (
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 	"github.com/spanpool/spanpool/ports/porttest/faults"
+	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,17 +70,17 @@ func newClient(t testing.TB, cfg Config) *Client {
 type network struct {
 	host    string
 	secret  []byte
-	through *proxyOptions // nil: no proxy
-	faults  bool          // through the wrappers, which let everything pass
+	through *proxy.Way // nil: no proxy
+	faults  bool       // through the wrappers, which let everything pass
 }
 
 var networks = map[string]network{
 	"ip=4/secret=no":         {host: "127.0.0.1"},
 	"ip=4/secret=yes":        {host: "127.0.0.1", secret: testSecret},
 	"ip=6/secret=yes":        {host: "::1", secret: testSecret},
-	"proxy=slow/secret=no":   {host: "127.0.0.1", through: &proxyOptions{Block: 4096, Delay: 50 * time.Microsecond}},
-	"proxy=slow/secret=yes":  {host: "127.0.0.1", secret: testSecret, through: &proxyOptions{Block: 16 << 10, Delay: 50 * time.Microsecond}},
-	"proxy=clean/secret=yes": {host: "127.0.0.1", secret: testSecret, through: &proxyOptions{Block: 64 << 10}, faults: true},
+	"proxy=slow/secret=no":   {host: "127.0.0.1", through: &proxy.Way{Piece: 4096, Delay: 50 * time.Microsecond}},
+	"proxy=slow/secret=yes":  {host: "127.0.0.1", secret: testSecret, through: &proxy.Way{Piece: 16 << 10, Split: true, Stall: 3 * time.Millisecond, StallOneIn: 20, Rate: 64 << 20}, faults: true},
+	"proxy=clean/secret=yes": {host: "127.0.0.1", secret: testSecret, through: &proxy.Way{Piece: 64 << 10}, faults: true},
 }
 
 func openPeers(n network) func(t testing.TB, srv *porttest.FakeServer) *porttest.PeersHarness {
@@ -98,9 +99,10 @@ func openPeers(n network) func(t testing.TB, srv *porttest.FakeServer) *porttest
 		}
 		addr := owner.addr
 		if n.through != nil {
-			p := newProxy(tb, addr, *n.through)
-			addr = p.addr()
-			h.Partition = func(_ testing.TB, on bool) { p.hold(on) }
+			p := proxy.New(tb, addr, 1, *n.through)
+			addr = p.Addr()
+			h.Partition = func(_ testing.TB, on bool) { p.Hold(on) }
+			h.Cuts = func(t testing.TB, on bool) { makeLossy(t, p, *n.through, on) }
 		}
 		c := newClient(tb, testConfig("asker", 1, n.secret, Member{"owner", addr}))
 		// The suite gives some calls 30 ms, which on a busy machine is no time for a dial too.
@@ -117,6 +119,16 @@ func openPeers(n network) func(t testing.TB, srv *porttest.FakeServer) *porttest
 		}
 		return h
 	}
+}
+
+// makeLossy makes a way lossy, and requires at the end that it was.
+func makeLossy(t testing.TB, p *proxy.Proxy, way proxy.Way, on bool) {
+	if on {
+		way.Cut = 200 << 10
+	} else {
+		require.NotZero(t, p.Cuts(), "nothing was cut")
+	}
+	p.Set(way)
 }
 
 type wallClock struct{}

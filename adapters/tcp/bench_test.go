@@ -106,7 +106,7 @@ func submitAll(b testing.TB, l *Link, batch *ports.Batch, q *ports.Completions, 
 }
 
 func BenchmarkTransport(b *testing.B) {
-	porttest.BenchmarkTransport(b, openTransports(Config{}, -1, nil))
+	porttest.BenchmarkTransport(b, openTransports(Config{}, nil, nil))
 }
 
 // BenchmarkWrite puts the same shapes into granted pages.

@@ -15,6 +15,7 @@ import (
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest/content"
+	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
 // fakeOwner answers offers and proofs as an owner does, and then does with a connection what a test wants.
@@ -156,9 +157,9 @@ func TestAResponseThatNobodyAskedForResetsTheLink(t *testing.T) {
 }
 
 // through is an owner behind a relay, and an asker.
-func through(t *testing.T, cfg Config) (asker, owner *node, between *relay) {
+func through(t *testing.T, cfg Config) (asker, owner *node, between *proxy.Proxy) {
 	owner, _ = exposing(t, Config{})
-	between = newRelay(t, owner.cfg.Listen[0])
+	between = proxy.New(t, owner.cfg.Listen[0], 1, proxy.Way{})
 	owner.behind(t, between)
 	return listen(t, "asker", cfg), owner, between
 }
@@ -181,7 +182,7 @@ func TestACancelledCallCostsItsNeighboursNothing(t *testing.T) {
 	const ops = 12 // three windows
 	gone, kept := heap(t, ops*testBuffer), heap(t, testBuffer)
 	goneQ, keptQ := ports.NewCompletions(), ports.NewCompletions()
-	between.hold(true)
+	between.Hold(true)
 	require.NoError(t, l.Submit(batchOf(gone, ops, 0), goneQ))
 	require.NoError(t, l.Submit(batchOf(kept, 1, 0), keptQ))
 	drawn(t, l)
@@ -190,7 +191,7 @@ func TestACancelledCallCostsItsNeighboursNothing(t *testing.T) {
 		require.ErrorIs(t, c.Err, ports.ErrCancelled)
 	}
 	content.Poison(gone.Bytes())
-	between.hold(false)
+	between.Hold(false)
 	require.NoError(t, take(t, keptQ, 1)[0].Err)
 	require.Equal(t, -1, content.Check(kept.Bytes(), 0, 0))
 	require.Equal(t, -1, content.CheckPoison(gone.Bytes()), "bytes that landed after their op had completed")
@@ -214,7 +215,7 @@ func drawn(t testing.TB, l *Link) {
 // TestCancelInMidPayload cancels again and again while bytes pass in small pieces, and poisons at once.
 func TestCancelInMidPayload(t *testing.T) {
 	asker, owner, between := through(t, Config{Conns: 2})
-	between.trickle(999)
+	between.Set(proxy.Way{Piece: 999})
 	l := dial(t, asker, owner)
 	dst, neighbour := heap(t, 2*testBuffer), heap(t, 3*1728)
 	q, nq := ports.NewCompletions(), ports.NewCompletions()
@@ -244,9 +245,9 @@ func TestCancelInMidPayload(t *testing.T) {
 
 // halfSent is a lane that is in the middle of sending a write, which goes on when the relay lets go; more wait behind it. Op 0
 // has a source of its own.
-func halfSent(t *testing.T, ops int) (l *Link, owner *node, between *relay, q *ports.Completions, src ports.HostRegion) {
+func halfSent(t *testing.T, ops int) (l *Link, owner *node, between *proxy.Proxy, q *ports.Completions, src ports.HostRegion) {
 	owner, _ = exposing(t, Config{})
-	between = newRelay(t, owner.cfg.Listen[0])
+	between = proxy.New(t, owner.cfg.Listen[0], 1, proxy.Way{})
 	owner.behind(t, between)
 	asker := listen(t, "asker", Config{Conns: 1})
 	l = dial(t, asker, owner)
@@ -264,7 +265,7 @@ func halfSent(t *testing.T, ops int) (l *Link, owner *node, between *relay, q *p
 	for i := range uint64(ops) {
 		b.Ops = append(b.Ops, ports.Op{Tag: i, First: uint32(min(i, 1)), Count: 1, Dir: ports.Write, Purpose: ports.PurposePut, Grant: token})
 	}
-	between.hold(true)
+	between.Hold(true)
 	require.NoError(t, l.Submit(b, q))
 	require.Eventually(t, func() bool {
 		c := l.lanes[0]
@@ -285,7 +286,7 @@ func TestACancelledWriteIsQuietWhenItIsSent(t *testing.T) {
 		require.NotZero(t, c.Tag, "its memory is still to be sent")
 	}
 	content.Poison(src.Bytes()[testBuffer:])
-	between.hold(false)
+	between.Hold(false)
 	last := take(t, q, 1)[0]
 	require.ErrorIs(t, last.Err, ports.ErrCancelled)
 	require.Zero(t, last.Tag)
@@ -305,7 +306,7 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	require.ErrorIs(t, err, errAborted)
 	content.Poison(src.Bytes())
 	require.NoError(t, l.Close())
-	between.hold(false)
+	between.Hold(false)
 	require.Eventually(t, func() bool { return owner.tcp().Stats().Inbound == 0 }, patience, time.Millisecond)
 	require.Zero(t, owner.tcp().Stats().AppliedBytes)
 }
@@ -317,7 +318,7 @@ func TestADeadlineOfWhatWasNotSentEndsNoLink(t *testing.T) {
 	const ops = 8
 	dst, late := heap(t, ops*testBuffer), heap(t, 100)
 	q, lateQ := ports.NewCompletions(), ports.NewCompletions()
-	between.hold(true)
+	between.Hold(true)
 	require.NoError(t, l.Submit(batchOf(dst, ops, 0), q))
 	drawn(t, l)
 	until := asker.cfg.Clock.Now().Add(20 * time.Millisecond)
@@ -325,7 +326,7 @@ func TestADeadlineOfWhatWasNotSentEndsNoLink(t *testing.T) {
 	c := take(t, lateQ, 1)[0]
 	require.ErrorIs(t, c.Err, ports.ErrTimeout)
 	require.GreaterOrEqual(t, c.At, until)
-	between.hold(false)
+	between.Hold(false)
 	for _, c := range take(t, q, ops) {
 		require.NoError(t, c.Err)
 		require.Equal(t, -1, content.Check(dst.Bytes()[c.Tag*testBuffer:][:testBuffer], 0, 0))
@@ -340,14 +341,14 @@ func TestADeadlineOfWhatIsUnderWayEndsTheLink(t *testing.T) {
 	dst, q := heap(t, 2*testBuffer), ports.NewCompletions()
 	b := batchOf(dst, 2, 0)
 	b.Ops[1].Deadline = asker.cfg.Clock.Now().Add(30 * time.Millisecond)
-	between.hold(true)
+	between.Hold(true)
 	require.NoError(t, l.Submit(b, q))
 	for _, c := range take(t, q, 2) {
 		require.ErrorIs(t, c.Err, []error{ports.ErrReset, ports.ErrTimeout}[c.Tag])
 	}
 	content.Poison(dst.Bytes())
 	<-l.Done()
-	between.hold(false)
+	between.Hold(false)
 	works(t, asker, owner)
 	require.Equal(t, -1, content.CheckPoison(dst.Bytes()))
 }
@@ -356,25 +357,25 @@ func TestADeadlineOfWhatIsUnderWayEndsTheLink(t *testing.T) {
 func TestAnOpWithoutADeadlineIsBounded(t *testing.T) {
 	asker, owner, between := through(t, Config{OpTimeout: 30 * time.Millisecond})
 	l := dial(t, asker, owner)
-	between.hold(true)
+	between.Hold(true)
 	require.ErrorIs(t, readInto(t, l, heap(t, 100), 0), ports.ErrTimeout)
 }
 
 // TestCutsAnywhereNeverShowWrongBytes cuts the way at growing distances, in both directions, under reads and writes.
 func TestCutsAnywhereNeverShowWrongBytes(t *testing.T) {
-	for way, name := range map[int]string{toOwner: "to the owner", toAsker: "to the asker"} {
+	for way, name := range map[proxy.Direction]string{proxy.ToTarget: "to the owner", proxy.ToDialler: "to the asker"} {
 		t.Run(name, func(t *testing.T) {
 			owner, mem := exposing(t, Config{})
 			asker := listen(t, "asker", Config{Conns: 2})
-			between := newRelay(t, owner.cfg.Listen[0])
-			between.trickle(3000)
+			between := proxy.New(t, owner.cfg.Listen[0], 1, proxy.Way{})
+			between.Set(proxy.Way{Piece: 3000})
 			owner.behind(t, between)
 			fine := 0
 			for cut := int64(1); cut < 400_000; cut = cut*5/4 + 1 {
-				between.cutAfter(way, -1)
+				between.CutAfter(way, -1)
 				l, err := tryDial(t.Context(), asker, owner)
 				require.NoError(t, err)
-				between.cutAfter(way, cut)
+				between.CutAfter(way, cut)
 				fine += mixed(t, l, asker, owner, mem)
 				require.NoError(t, l.Close())
 			}
@@ -493,7 +494,7 @@ func TestSteadyTransfersAllocateNothing(t *testing.T) {
 func TestABigOpUsesEveryLane(t *testing.T) {
 	asker, owner, between := through(t, Config{})
 	l := dial(t, asker, owner)
-	between.hold(true)
+	between.Hold(true)
 	const pieces = 64
 	dst, q := heap(t, pieces*testBuffer), ports.NewCompletions()
 	b := &ports.Batch{Ops: []ports.Op{{Count: pieces}}}
@@ -511,7 +512,7 @@ func TestABigOpUsesEveryLane(t *testing.T) {
 		}
 		return true
 	}, patience, time.Millisecond)
-	between.hold(false)
+	between.Hold(false)
 	require.NoError(t, take(t, q, 1)[0].Err)
 	for i := range pieces {
 		require.Equal(t, -1, content.Check(dst.Bytes()[i*testBuffer:][:testBuffer], 0, 0))

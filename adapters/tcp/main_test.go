@@ -13,6 +13,7 @@ import (
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
+	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +30,7 @@ type node struct {
 	porttest.TransportEnd
 	cfg   Config
 	inner *Transport
-	relay *relay
+	relay *proxy.Proxy
 	wrap  func(ports.Transport) ports.Transport // nil: none
 }
 
@@ -61,9 +62,9 @@ func (n *node) start(t testing.TB) {
 }
 
 // behind puts a relay before a node, which advertises it from now on.
-func (n *node) behind(t testing.TB, r *relay) *node {
+func (n *node) behind(t testing.TB, r *proxy.Proxy) *node {
 	n.relay = r
-	n.tcp().addresses = []string{r.address()}
+	n.tcp().addresses = []string{r.Addr()}
 	n.cfg.Advertise = n.tcp().addresses
 	return n
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest/content"
+	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
 var stranger = ports.Peer{ID: "liar", Incarnation: 7}
@@ -378,9 +379,9 @@ func TestATransportThatListensNowhereAnswersNobody(t *testing.T) {
 // TestLinkIsBoundedWhenNobodyAnswers has an owner behind a relay that passes nothing.
 func TestLinkIsBoundedWhenNobodyAnswers(t *testing.T) {
 	owner, _ := exposing(t, Config{})
-	between := newRelay(t, owner.cfg.Listen[0])
+	between := proxy.New(t, owner.cfg.Listen[0], 1, proxy.Way{})
 	owner.behind(t, between)
-	between.hold(true)
+	between.Hold(true)
 	begin := time.Now()
 	_, err := tryDial(t.Context(), listen(t, "asker", Config{DialTimeout: 50 * time.Millisecond}), owner)
 	require.ErrorIs(t, err, ports.ErrPeer)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,6 +29,8 @@ type PeersHarness struct {
 	Stop func(t testing.TB)
 	// Partition makes the way between them swallow everything, or heals it. nil: the cases that need it are left out, by name.
 	Partition func(t testing.TB, on bool)
+	// Cuts makes that way cut connections after some hundred KiB, or no longer. nil: the case that needs it is left out, by name.
+	Cuts func(t testing.TB, on bool)
 }
 
 // RunPeers is the contract of ports.PeerResolver and ports.PeerWriter, and of what serves a ports.PeerServer to them. Each open
@@ -52,6 +55,7 @@ func RunPeers(t *testing.T, open func(t testing.TB, srv *FakeServer) *PeersHarne
 		{"AnEndedContextAsksNothing", anEndedContextAsksNothing},
 		{"ParallelCallsDoNotMix", parallelCallsDoNotMix},
 		{"ABlackHoleLastsUntilTheContextEnds", aBlackHoleLastsUntilTheContextEnds},
+		{"CallsOverALossyWayAreAnsweredRightOrFail", callsOverALossyWayAreAnsweredRightOrFail},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			srv := &FakeServer{}
@@ -456,4 +460,61 @@ func aBlackHoleLastsUntilTheContextEnds(t *testing.T, p *peers) {
 		defer cancelAgain()
 		require.NoError(t, m.call(again, p, p.Owner))
 	})
+}
+
+// callsOverALossyWayAreAnsweredRightOrFail has parallel calls of some ten KiB each way, whose answers tell what was asked.
+func callsOverALossyWayAreAnsweredRightOrFail(t *testing.T, p *peers) {
+	if p.Cuts == nil {
+		t.Skip("the harness has no Cuts")
+	}
+	p.srv.Use(Answers{Probe: func(_ context.Context, _ ports.Peer, keys []ports.Key, out *ports.ProbeReply) error {
+		for _, k := range keys {
+			out.Status = append(out.Status, ports.KeyHere)
+			out.Versions = append(out.Versions, domain.Version{Hi: uint64(k.Space), Lo: uint64(len(k.Name))})
+		}
+		return nil
+	}})
+	const callers, rounds, rows = 4, 25, 1000
+	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
+	defer cancel()
+	probe := func(space uint32) error {
+		var keys []ports.Key
+		for i := range uint32(rows) {
+			keys = append(keys, ports.Key{Space: space + i, Name: strings.Repeat("k", int(1+(space+i)%50))})
+		}
+		var out ports.ProbeReply
+		if err := p.Resolver.Probe(ctx, p.Owner, keys, &out); err != nil {
+			return err
+		}
+		if len(out.Versions) != rows {
+			t.Errorf("%d rows, want %d", len(out.Versions), rows)
+			return nil
+		}
+		for i, v := range out.Versions {
+			if want := (domain.Version{Hi: uint64(space) + uint64(i), Lo: uint64(len(keys[i].Name))}); v != want {
+				t.Errorf("row %d is %v, want %v", i, v, want)
+				break
+			}
+		}
+		return nil
+	}
+	var good atomic.Int32
+	var wg sync.WaitGroup
+	p.Cuts(t, true)
+	for c := range uint32(callers) {
+		wg.Go(func() {
+			for round := range uint32(rounds) {
+				switch err := probe(c<<16 + round); {
+				case err == nil:
+					good.Add(1)
+				case !errors.Is(err, ports.ErrPeer) && !errors.Is(err, ports.ErrTimeout):
+					t.Errorf("caller %d: %v", c, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	p.Cuts(t, false)
+	require.NotZero(t, good.Load(), "of %d calls", callers*rounds)
+	require.Eventually(t, func() bool { return probe(7) == nil }, patience, time.Millisecond, "it is not used again")
 }

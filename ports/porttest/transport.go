@@ -31,6 +31,9 @@ type TransportHarness struct {
 	// Partition makes the way between Owner and Asker swallow everything, or heals it. nil: cases that need it are left out,
 	// by name.
 	Partition func(t testing.TB, on bool)
+	// Cuts makes the way between Owner and Asker cut connections after about a MiB of a direction, or no longer. nil: cases that
+	// need it are left out, by name.
+	Cuts func(t testing.TB, on bool)
 }
 
 // RunTransport is the contract of ports.Transport. Each open is a harness of its own. Cases about writes are left out, by
@@ -86,6 +89,9 @@ func RunTransport(t *testing.T, open func(t testing.TB) *TransportHarness) {
 		run(c)
 	}
 	run(transportCase{name: "WritesAreRefusedWhereCapsSaySo", claim: writesAreRefusedWhereCapsSaySo, lacks: (*exchange).hasWrites})
+	for _, c := range transportLossyCases {
+		run(c)
+	}
 	for _, c := range transportPartitionCases {
 		if c.lacks == nil {
 			c.lacks = (*exchange).lacksPartition
