@@ -231,3 +231,47 @@ func TestRDMAFencesAWriterThatIsStopped(t *testing.T) {
 		requireBytes(t, other, b)
 	}
 }
+
+// TestRDMABringsBytesToANodeInDeviceMemoryByTheArena: the device here takes no memory of a GPU, whether it is to or not. SPANPOOL_E2E_GPU_LIBRARY
+// is a runtime whose device memory no NIC and no CPU can touch.
+func TestRDMABringsBytesToANodeInDeviceMemoryByTheArena(t *testing.T) {
+	needsRDMA(t)
+	library := os.Getenv("SPANPOOL_E2E_GPU_LIBRARY")
+	if library == "" {
+		t.Skip("SPANPOOL_E2E_GPU_LIBRARY names no runtime (make test-rdma has one)")
+	}
+	for _, nic := range []string{"false", "true"} {
+		t.Run("gpu.nic="+nic, func(t *testing.T) {
+			p := layOut(t, []string{"a", "b"}, slow[2:]...)
+			a, b := p.nodes["a"], p.nodes["b"]
+			b.args = []string{"--medium", "hbm", "--gpu-library", library, "--gpu-reserve-bytes", "1MiB", "--gpu-deadline", "30s", "--gpu-nic", nic}
+			p.start("a")
+			p.start("b")
+			p.together("a", "b")
+			p.by("b", "a", "rdma")
+			p.by("a", "b", "tcp")
+			out, errs, code := a.ctl(t, "peers")
+			require.Zero(t, code, errs)
+			require.Contains(t, out, "it does not reach the pool here")
+			object := content("k", 0, 600_000)
+			for _, key := range []string{"whole", "part"} {
+				a.mustPut(t, key, object)
+			}
+			b.mustGet(t, "whole", object)
+			b.mustGet(t, "part", object, span(5, 100_000), span(300_001, 1728))
+			require.EqualValues(t, len(object)+101_728, b.moved(t, "rdma"))
+			require.Contains(t, b.metrics(t), `spanpool_downgrades_total{reason="unreached"} 2`)
+			p.eventually(func() bool { return b.moved(t, "tcp") == float64(len(object)) }, "what was read in part is not pulled")
+			b.mustGet(t, "whole", object)
+			b.mustGet(t, "part", object)
+			r, err := b.put(t.Context(), "theirs", object, "a")
+			require.NoError(t, err)
+			require.Equal(t, stored, r.GetStatus(), r.GetReason())
+			a.mustGet(t, "theirs", object)
+			b.mustPut(t, "mine", object)
+			a.mustGet(t, "mine", object)
+			require.EqualValues(t, len(object), a.moved(t, "tcp"))
+			require.EqualValues(t, 2*len(object)+101_728, b.moved(t, "rdma"))
+		})
+	}
+}

@@ -26,12 +26,18 @@ build() {
 	export CGO_ENABLED=1
 	go vet -tags rdma ./adapters/rdma/... ./cmd/... ./bench/ &&
 		go test -tags rdma -race -covermode atomic -coverpkg ./adapters/rdma/... -c -o "$work/rdma.test" ./adapters/rdma &&
-		go build -tags rdma -o "$work/spanpool" ./cmd/spanpool &&
+		go build -tags rdma,gpu -o "$work/spanpool" ./cmd/spanpool &&
+		fakegpu &&
 		go test -c -o "$work/e2e.test" ./e2e
 }
 
+# fakegpu is a GPU's runtime without a GPU. Its control block is a file of the guest's.
+fakegpu() {
+	cc -DRUNTIME=hip '-DCONTROL="/tmp/fakegpu"' -shared -fPIC -O1 -w -o "$work/libfakegpu.so" adapters/hip/fakehip/src/fakehip.c -lpthread
+}
+
 machine() {
-	VM_TIMEOUT=${RDMA_TIMEOUT:-1200} sh scripts/rdma/vm.sh "$work" scripts/rdma/guest.sh "$work/rdma.test" "$work/e2e.test" "$work/spanpool"
+	VM_TIMEOUT=${RDMA_TIMEOUT:-1200} sh scripts/rdma/vm.sh "$work" scripts/rdma/guest.sh "$work/rdma.test" "$work/e2e.test" "$work/spanpool" "$work/libfakegpu.so"
 }
 
 # The stub and C's declarations are no statements of the adapter.
