@@ -50,13 +50,6 @@ class Deadline:
         """Seconds, at least one millisecond: what is late fails by itself."""
         return max(self.at - time.monotonic(), 0.001)
 
-    def _register_device(self, memory: DeviceMemory, deadline: Deadline) -> int:
-        request = pb.RegisterDeviceRequest(ipc_handle=memory.handle, device=memory.device, off=memory.off, len=memory.length)
-        try:
-            return self.call("RegisterDevice", request, deadline.left()).region.region
-        except grpc.RpcError as e:
-            raise refusal(e) from None
-
     def over(self) -> bool:
         return time.monotonic() >= self.at
 

@@ -6,7 +6,7 @@ addresses of a class are base[r] + row[i] * stride[r]: a page's row in each laye
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -16,10 +16,17 @@ PERIODS = (1, 2, 3, 4)  # objects of a page alternate: K, V, and what a model ha
 class Class(NamedTuple):
     """Keys of a call with equal ranges. members are their places in the call, ascending; addresses has a row for each."""
 
-    members: np.ndarray  # (keys,) int64
+    members: Sequence[int]  # a range where they are regular
     sizes: np.ndarray  # (ranges,) int64
     offsets: np.ndarray  # (ranges,) int64
     addresses: np.ndarray  # (keys, ranges) int64
+
+
+def pick(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
+    """column[i] of each place i; the column itself when that is all of it, in order."""
+    if isinstance(places, range) and isinstance(column, list):
+        return column if places == range(len(column)) else column[places.start:places.stop:places.step]
+    return [column[i] for i in places]
 
 
 class Affine(NamedTuple):
@@ -52,13 +59,13 @@ def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int],
     s, o = np.array(sizes, dtype=np.int64), np.array(offsets, dtype=np.int64)
     if n == 0 or s.shape != (n,) or o.shape != (n,) or s.min() <= 0 or o.min() < 0:
         raise ValueError("no ranges")
-    rows = ptrs if len(members) == len(ptrs) else [ptrs[i] for i in members]
+    rows = pick(ptrs, members)
     if set(map(len, rows)) != {n}:
         raise ValueError("not as many addresses as sizes")
     addresses = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=n * len(rows)).reshape(len(rows), n)
     if addresses.min() < 0:
         raise ValueError("no address")
-    return Class(np.asarray(members, dtype=np.int64), s, o, addresses)
+    return Class(members, s, o, addresses)
 
 
 def _grouped(sizes: Sequence[Sequence[int]], offsets: Sequence[Sequence[int]]) -> list[tuple[Sequence[int], Sequence[int], Sequence[int]]]:

@@ -24,10 +24,10 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from spanpool import ipc, recognise
+from spanpool import ipc, loads, recognise
 from spanpool.client import BUSY, DEFAULT_SOCKET, SUCCESS, Client, Handle, Lists, Pattern, Placed, Runs, encode
 from spanpool.engine.v1 import engine_pb2 as pb
-from spanpool.errors import CallError, LimitError, NotQuietError, SpanpoolError, UnavailableError
+from spanpool.errors import CallError, GoneError, LimitError, NotQuietError, SpanpoolError, UnavailableError
 from spanpool.link import Deadline
 from spanpool.memory import Memory, is_host, shared_file
 from spanpool.private import Column, HostBytes, Private, device_bytes, gather, pin, scatter
@@ -41,6 +41,7 @@ BREAK = 1.0  # seconds for which exists answers False at once after it got no an
 STAGE_BYTES = 64 << 20  # of a buffer for private memory; arbitrary: the cost of a call does not show
 STAGES = 4  # buffers at a time: the load thread's, the offload thread's, and room
 KEY_BYTES = 512  # a key's most
+RECENT = 8  # lists of keys that are known again by comparing; arbitrary, above what a group is cut into
 PUT_WAIT = 5.0  # seconds for which a put waits for another writer of its key; the most that nodes allow
 RETRY_FOR, RETRY_FIRST = 2.0, 0.01  # seconds for which keys are asked for again, and the first pause, which doubles
 RETRIED = frozenset((BUSY, pb.KEY_STATUS_LATE, pb.KEY_STATUS_TRANSFER_FAILED))
@@ -106,12 +107,13 @@ class _Region(NamedTuple):
 
 
 class _Ask(NamedTuple):
-    """Some keys of a call, as one part of a request. places are theirs in the call; after, if set, takes the answer's successes."""
+    """Some keys of a call, as one part of a request. places are theirs in the call; reads is the session that they are read in."""
 
     places: Sequence[int]
     part: Placed
     nbytes: int
     ranges: int
+    reads: Optional[loads.Reads]
 
 
 class _Lists(NamedTuple):
@@ -125,6 +127,33 @@ class _Lists(NamedTuple):
 
     def choose(self, places: Sequence[int]) -> "_Lists":
         return _Lists(*(None if column is None else [column[i] for i in places] for column in self))
+
+
+class _Work:
+    """One attempt at a call of the engine's: what became of each key so far, and what is to be asked for. entered are sessions in use."""
+
+    def __init__(self, op: str, call: _Lists, status: list[int], deadline: Deadline, limits: pb.Limits):
+        self.op, self.call, self.status, self.deadline, self.limits = op, call, status, deadline, limits
+        # Three threads share the client's bytes in flight.
+        self.bytes, self.ranges, self.keys = max(limits.bytes_in_flight // 4, 1), limits.ranges // 4, limits.keys // 4
+        self.asks: list[_Ask] = []
+        self.entered: list[loads.Session] = []
+
+    def calls(self) -> Iterator[list[_Ask]]:
+        """What is asked for, in calls within the limits, each of one session."""
+        by: dict[int, list[_Ask]] = {}
+        for ask in self.asks:
+            by.setdefault(0 if ask.reads is None else ask.reads.session.number, []).append(ask)
+        for asks in by.values():
+            some: list[_Ask] = []
+            nbytes = ranges = keys = 0
+            for ask in asks:
+                nbytes, ranges, keys = nbytes + ask.nbytes, ranges + ask.ranges, keys + len(ask.places)
+                if some and (nbytes > self.bytes or ranges > self.ranges or keys > self.keys):
+                    yield some
+                    some, nbytes, ranges, keys = [], ask.nbytes, ask.ranges, len(ask.places)
+                some.append(ask)
+            yield some
 
 
 class _Generation:
@@ -150,18 +179,13 @@ class _Generation:
         self.places.update((k, first + i) for i, k in enumerate(fresh))
 
 
-class _Named(NamedTuple):
-    """Keys of a call, found."""
+class _Named:
+    """Keys of a call, found: their places in a generation, the rows that were named with them, and the runs that they make up."""
 
-    generation: _Generation
-    places: np.ndarray
-
-    def rows(self) -> np.ndarray:
-        return self.generation.rows[self.places]
-
-    def runs(self) -> Runs:
-        first, count = recognise.runs(self.places)
-        return Runs(self.generation.handle, first.tolist(), count.tolist())
+    def __init__(self, generation: _Generation, places: np.ndarray):
+        self.generation, self.places, self.rows = generation, places, generation.rows[places]
+        first, count = recognise.runs(places)
+        self.runs = Runs(generation.handle, first.tolist(), count.tolist())
 
 
 class _Names:
@@ -172,14 +196,21 @@ class _Names:
         self._client = client
         self._lock = threading.Lock()
         self._now, self._old = _Generation(), []  # type: _Generation, list[_Generation]
+        self._recent: tuple[tuple[list[str], _Named], ...] = ()  # replaced whole; lists of the groups before
 
     def find(self, keys: Sequence[str]) -> Optional[_Named]:
         """Keys that were named before; None when one was not. It waits for nothing."""
-        now = self._now
+        now, n = self._now, len(keys)
+        for known, named in self._recent:
+            if len(known) == n and named.generation is now and known == keys:
+                return named
         try:
-            return _Named(now, now.find(keys))
+            found = _Named(now, now.find(keys))
         except KeyError:
             return None
+        if n:
+            self._recent = ((list(keys), found), *self._recent[:RECENT - 1])
+        return found
 
     def name(self, keys: Sequence[str], rows: np.ndarray, limits: pb.Limits) -> Optional[_Named]:
         """Names those of the keys that are not, and finds all. None when one is no key, or the node has no room for so many."""
@@ -294,7 +325,7 @@ class UMBPClient:
         self._first = 0  # the address that was registered first
         self._active: set[object] = set()  # calls that may use regions
         self._silent_until = 0.0
-        self._names, self._stages = _Names(self.client), _Stages(self.client)
+        self._names, self._stages, self._loads = _Names(self.client), _Stages(self.client), loads.Loads(self.client)
         self._await(process.startup_timeout_ms / 1000 if process is not None else self.call_timeout)
 
     def _await(self, seconds: float) -> None:
@@ -447,7 +478,7 @@ class UMBPClient:
                 self._count("exists: the node did not answer a moment ago")
                 return None
             named = self._names.find(keys)
-            found = self.client.exists(keys if named is None else named.runs(), HOLD, leading_only, self.exists_timeout)
+            found = self.client.exists(keys if named is None else named.runs, HOLD, leading_only, self.exists_timeout)
             if len(found.found) != len(keys):
                 raise CallError("INTERNAL", f"{len(found.found)} answers for {len(keys)} keys")
             return found
@@ -501,12 +532,21 @@ class UMBPClient:
                     with self._using():
                         self._transfer(op, some, status, deadline)
                 finally:
-                    for i, s in zip(places, status):
-                        ok[i] = s in SUCCESS
-                again = [i for i, s in zip(places, status) if s in RETRIED]
+                    if SUCCESS.issuperset(status):
+                        for i in places if len(places) < n else ():
+                            ok[i] = True
+                        if len(places) == n:
+                            ok = [True] * n
+                    else:
+                        for i, s in zip(places, status):
+                            ok[i] = s in SUCCESS
+                again = [] if RETRIED.isdisjoint(status) else [i for i, s in zip(places, status) if s in RETRIED]
                 if not again or give_up.over() or deadline.over():
                     self._tell(op, status)
                     return ok
+                if op == "get":  # all gets of a key, so that they come from one version
+                    names = {call.keys[i] for i in again}
+                    again = [i for i in range(n) if call.keys[i] in names]
                 places = again
                 threading.Event().wait(pause)
                 pause *= 2
@@ -515,6 +555,8 @@ class UMBPClient:
         return ok
 
     def _tell(self, op: str, status: Sequence[int]) -> None:
+        if SUCCESS.issuperset(status):
+            return
         for s, n in Counter(status).items():
             if s not in SUCCESS:
                 name = "failed" if s == 0 else pb.KeyStatus.Name(s)[len("KEY_STATUS_"):]
@@ -522,115 +564,158 @@ class UMBPClient:
 
     def _transfer(self, op: str, call: _Lists, status: list[int], deadline: Deadline) -> None:
         """Fills in what became of each key; the first call of the client's that fails as a whole ends it."""
-        limits = self.client.connect(deadline.left()).limits
-        room = max(limits.bytes_in_flight // 4, 1)  # three threads share the client's bytes in flight
+        work = _Work(op, call, status, deadline, self.client.connect(deadline.left()).limits)
         classes, bad = recognise.classes(call.ptrs, call.sizes, call.offsets)
         for i in bad:
             status[i] = pb.KEY_STATUS_INVALID
-        asks: list[_Ask] = []
-        for c in classes:
-            for some in _split(c, room, limits.ranges // 4, limits.keys // 4):
-                self._ask(op, call, some, status, asks, deadline, limits)
-        calls: list[list[_Ask]] = []
-        nbytes = ranges = keys = 0
-        for ask in asks:
-            nbytes, ranges, keys = nbytes + ask.nbytes, ranges + ask.ranges, keys + len(ask.places)
-            if not calls or nbytes > room or ranges > limits.ranges // 4 or keys > limits.keys // 4:
-                calls.append([])
-                nbytes, ranges, keys = ask.nbytes, ask.ranges, len(ask.places)
-            calls[-1].append(ask)
-        for some in calls:
-            self._send(op, some, status, deadline)
+        if op == "get":  # a load goes upwards, and so does a call with several classes of a key
+            classes.sort(key=lambda c: int(c.offsets.min()))
+        try:
+            for c in classes:
+                for some in _split(c, work.bytes, work.ranges, work.keys):
+                    self._ask(work, some)
+            for asks in work.calls():
+                self._send(work, asks)
+        finally:
+            for session in work.entered:
+                self._loads.leave(session)
 
-    def _ask(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline,
-             limits: pb.Limits) -> None:
+    def _ask(self, work: _Work, c: recognise.Class) -> None:
         """Adds what one class asks for. Keys of private memory are moved at once, through a buffer."""
         lo, hi = c.addresses.min(axis=0), c.addresses.max(axis=0) + c.sizes
         regions = [self._at(a, b) for a, b in zip(lo.tolist(), hi.tolist())]
         if any(r is None for r in regions):
-            self._ask_apart(op, call, c, status, asks, deadline, limits)
+            self._ask_apart(work, c)
         elif all(r.shared is not None for r in regions):
-            asks.append(self._shared(op, call, c, regions, limits))
+            self._shared(work, c, regions)
         else:
-            self._staged(op, call, c, regions, status, deadline)
+            self._staged(work, c, regions)
 
-    def _ask_apart(self, op: str, call: _Lists, c: recognise.Class, status: list[int], asks: list[_Ask], deadline: Deadline,
-             limits: pb.Limits) -> None:
+    def _ask_apart(self, work: _Work, c: recognise.Class) -> None:
         """A class that lies in several allocations is one for each; a key of which a range lies in none is refused."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for i, row in enumerate(c.addresses.tolist()):
             at = [self._at(a, a + s) for a, s in zip(row, c.sizes.tolist())]
             if any(r is None for r in at):
-                status[int(c.members[i])] = pb.KEY_STATUS_NOT_REGISTERED
+                work.status[c.members[i]] = pb.KEY_STATUS_NOT_REGISTERED
             else:
                 groups.setdefault(tuple(r.address for r in at), []).append(i)
         for rows in groups.values():
-            self._ask(op, call, recognise.Class(c.members[rows], c.sizes, c.offsets, c.addresses[rows]), status, asks, deadline, limits)
+            self._ask(work, _choose(c, rows))
 
-    def _shared(self, op: str, call: _Lists, c: recognise.Class, regions: list[_Region], limits: pb.Limits) -> _Ask:
-        places = c.members.tolist()
-        names = [call.keys[i] for i in places]
+    def _reads(self, work: _Work, c: recognise.Class, names: Sequence[str], named: Optional[_Named]) -> list[loads.Reads]:
+        """The sessions of a get; none for a put, and for keys that could not be named."""
+        if work.op != "get" or named is None:
+            return []
+        reads = self._loads.enter(named, names, int(c.offsets.min()), work.deadline.left())
+        work.entered.extend(r.session for r in reads)
+        return reads
+
+    def _shared(self, work: _Work, c: recognise.Class, regions: list[_Region]) -> None:
         begin = np.array([r.address for r in regions], dtype=np.int64)
+        names = recognise.pick(work.call.keys, c.members)
         named = self._names.find(names)
-        known = None if named is None else named.rows()
-        pattern = recognise.affine(c.addresses, regions[0].address, known)
-        if pattern is not None and (pattern.base < begin).any():  # some buffer has no row 0
-            pattern = recognise.affine(c.addresses, int(c.addresses[:, 0].min()))
-            if pattern is not None and (pattern.base < begin).any():
-                pattern = None
-        if named is None and op == "get":  # the next group of layers has the same keys
-            named = self._names.name(names, pattern.row if pattern is not None else np.zeros(len(names), dtype=np.int64), limits)
-            known = None if named is None else named.rows()
-        keys: Any = names if named is None else named.runs()
+        pattern = _pattern(c, begin, None if named is None else named.rows)
+        if named is None and work.op == "get":  # the next group of layers has the same keys
+            named = self._names.name(names, pattern.row if pattern is not None else np.zeros(len(names), dtype=np.int64), work.limits)
+        if pattern is None:
+            self._count(f"{work.op}: addresses without a pattern", len(names))
+        reads = self._reads(work, c, names, named)
+        if len(reads) <= 1:
+            self._place(work, c, begin, regions, names, named, pattern, reads[0] if reads else None)
+            return
+        for some in reads:
+            rows = np.flatnonzero(some.chosen)
+            self._place(work, _choose(c, rows.tolist()), begin, regions, [names[i] for i in rows.tolist()], _Named(named.generation, named.places[rows]),
+                        None if pattern is None else pattern._replace(row=pattern.row[rows]), some)
+
+    def _place(self, work: _Work, c: recognise.Class, begin: np.ndarray, regions: list[_Region], names: Sequence[str], named: Optional[_Named],
+               pattern: Optional[recognise.Affine], reads: Optional[loads.Reads]) -> None:
+        """Adds one part of a request."""
         memory = [r.shared for r in regions]
         where: Any
         if pattern is not None:
-            row = None if known is not None and np.array_equal(known, pattern.row) else pattern.row.tolist()
+            row = None if named is not None and (pattern.row is named.rows or np.array_equal(named.rows, pattern.row)) else pattern.row.tolist()
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), memory, (pattern.base - begin).tolist(), pattern.stride.tolist(), row)
         else:
             m, n = c.addresses.shape
-            self._count(f"{op}: addresses without a pattern", m)
             where = Lists(range(n, (m + 1) * n, n), c.offsets.tolist() * m, c.sizes.tolist() * m, memory * m, (c.addresses - begin).ravel().tolist())
-        return _Ask(places, Placed(keys, where, _objects(call, places)), int(c.sizes.sum()) * len(places), c.addresses.size)
+        part = Placed(names if named is None else named.runs, where, _objects(work.call, c.members))
+        work.asks.append(_Ask(c.members, part, int(c.sizes.sum()) * len(names), c.addresses.size, reads))
 
-    def _staged(self, op: str, call: _Lists, c: recognise.Class, regions: list[_Region], status: list[int], deadline: Deadline) -> None:
+    def _staged(self, work: _Work, c: recognise.Class, regions: list[_Region]) -> None:
         """Moves a class by way of a buffer, in which the ranges of a key lie one behind the other."""
-        each = int(c.sizes.sum())
-        step = max(STAGE_BYTES // each, 1)
+        step = max(STAGE_BYTES // int(c.sizes.sum()), 1)
         if len(c.members) > step:
             for lo in range(0, len(c.members), step):
-                part = recognise.Class(c.members[lo:lo + step], c.sizes, c.offsets, c.addresses[lo:lo + step])
-                self._staged(op, call, part, regions, status, deadline)
+                self._staged(work, _choose(c, slice(lo, lo + step)), regions)
             return
-        places = c.members.tolist()
+        names = recognise.pick(work.call.keys, c.members)
+        named = self._names.find(names)
+        if named is None and work.op == "get":
+            named = self._names.name(names, np.zeros(len(names), dtype=np.int64), work.limits)
+        reads = self._reads(work, c, names, named)
+        if len(reads) <= 1:
+            self._stage(work, c, regions, names, named, reads[0] if reads else None)
+            return
+        for some in reads:
+            rows = np.flatnonzero(some.chosen)
+            self._stage(work, _choose(c, rows.tolist()), regions, [names[i] for i in rows.tolist()], _Named(named.generation, named.places[rows]), some)
+
+    def _stage(self, work: _Work, c: recognise.Class, regions: list[_Region], names: Sequence[str], named: Optional[_Named],
+               reads: Optional[loads.Reads]) -> None:
+        each, places = int(c.sizes.sum()), c.members
         at = np.cumsum(c.sizes) - c.sizes
-        with self._stages.one(each * len(places), deadline) as stage:
+        with self._stages.one(each * len(places), work.deadline) as stage:
             columns = [Column(_bytes_of(region), c.addresses[:, r], int(c.sizes[r]), int(at[r])) for r, region in enumerate(regions)]
-            if op == "put":
+            if work.op == "put":
                 gather(columns, stage.buffer, each)
-            named = self._names.find([call.keys[i] for i in places])
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), [stage], at.tolist(), [each], range(len(places)))
-            keys: Any = [call.keys[i] for i in places] if named is None else named.runs()
-            self._send(op, [_Ask(places, Placed(keys, where, _objects(call, places)), each * len(places), c.addresses.size)], status, deadline)
-            if op == "get":
-                hit = np.array([i for i, p in enumerate(places) if status[p] in SUCCESS], dtype=np.int64)
+            part = Placed(names if named is None else named.runs, where, _objects(work.call, places))
+            self._send(work, [_Ask(places, part, each * len(places), c.addresses.size, reads)])
+            if work.op == "get":
+                hit = np.array([i for i, p in enumerate(places) if work.status[p] in SUCCESS], dtype=np.int64)
                 scatter([k._replace(addresses=k.addresses[hit]) for k in columns], stage.buffer, each, hit)
 
-    def _send(self, op: str, asks: list[_Ask], status: list[int], deadline: Deadline) -> None:
-        parts = [a.part for a in asks]
+    def _send(self, work: _Work, asks: list[_Ask]) -> None:
+        """One call of the client's. A session that is gone is forgotten: keys that begin in it are asked for again in another one, and others fail."""
+        reads = asks[0].reads
+        try:
+            reply = self._sent(work, [a.part for a in asks], None if reads is None else reads.session)
+        except (GoneError, UnavailableError, CallError) as e:
+            if reads is None or isinstance(e, CallError) and e.code != "NOT_FOUND":
+                raise
+            self._loads.forget(reads.session)
+            if not all(a.reads is not None and a.reads.begun for a in asks):
+                raise
+            for a in asks:
+                for p in a.places:
+                    work.status[p] = pb.KEY_STATUS_TRANSFER_FAILED
+            return
+        if len(reply.status) != sum(len(a.places) for a in asks):
+            raise CallError("INTERNAL", f"{len(reply.status)} answers for {sum(len(a.places) for a in asks)} keys")
+        lo = 0
+        for a in asks:
+            hi = lo + len(a.places)
+            some = reply.status if len(asks) == 1 else reply.status[lo:hi]
+            if isinstance(a.places, range):
+                work.status[a.places.start:a.places.stop:a.places.step] = some
+            else:
+                for p, s in zip(a.places, some):
+                    work.status[p] = s
+            lo = hi
+
+    def _sent(self, work: _Work, parts: Sequence[Placed], session: Optional[loads.Session]) -> Any:
         for last in (False, True):
             try:
-                reply = self.client.get(parts, deadline.left()) if op == "get" else self.client.put(parts, PUT_WAIT, deadline.left())
-                break
+                if session is not None:
+                    return session.read.get(parts, work.deadline.left())
+                return self.client.get(parts, work.deadline.left()) if work.op == "get" else self.client.put(parts, PUT_WAIT, work.deadline.left())
             except (UnavailableError, CallError) as e:
                 # A node that was started anew a moment ago, or a handle that it forgot; the next one is an answer.
-                if last or deadline.over() or isinstance(e, CallError) and e.code != "NOT_FOUND":
+                if last or work.deadline.over() or isinstance(e, CallError) and e.code != "NOT_FOUND":
                     raise
-        places = [p for a in asks for p in a.places]
-        if len(reply.status) != len(places):
-            raise CallError("INTERNAL", f"{len(reply.status)} answers for {len(places)} keys")
-        for p, s in zip(places, reply.status):
-            status[p] = s
+        raise AssertionError("unreachable")
 
     # What went wrong.
 
@@ -653,12 +738,26 @@ def _bytes_of(region: _Region) -> Private:
     return region.private if region.private is not None else HostBytes(region.address, region.length)
 
 
+def _pattern(c: recognise.Class, begin: np.ndarray, known: Optional[np.ndarray]) -> Optional[recognise.Affine]:
+    """The pattern of a class's addresses, with the rows that are known where these fit. begin is where the buffers do."""
+    pattern = recognise.affine(c.addresses, int(begin[0]), known)
+    if pattern is not None and (pattern.base < begin).any():  # some buffer has no row 0
+        pattern = recognise.affine(c.addresses, int(c.addresses[:, 0].min()))
+    return pattern if pattern is not None and not (pattern.base < begin).any() else None
+
+
 def _objects(call: _Lists, places: Sequence[int]) -> Sequence[int]:
     """The sizes of the objects: one when all are equal."""
     if call.objects is None:
         return ()
-    sizes = [call.objects[i] for i in places]
+    sizes = recognise.pick(call.objects, places)
     return sizes[:1] if sizes.count(sizes[0]) == len(sizes) else sizes
+
+
+def _choose(c: recognise.Class, rows: Any) -> recognise.Class:
+    """Some keys of a class: a slice of them, or a list."""
+    members = c.members[rows] if isinstance(rows, slice) else [c.members[i] for i in rows]
+    return recognise.Class(members, c.sizes, c.offsets, c.addresses[rows])
 
 
 def _split(c: recognise.Class, nbytes: int, ranges: int, keys: int) -> Iterator[recognise.Class]:
@@ -669,7 +768,7 @@ def _split(c: recognise.Class, nbytes: int, ranges: int, keys: int) -> Iterator[
         yield c
         return
     for lo in range(0, len(c.members), step):
-        yield recognise.Class(c.members[lo:lo + step], c.sizes, c.offsets, c.addresses[lo:lo + step])
+        yield _choose(c, slice(lo, lo + step))
 
 
 def _seconds(name: str, default: float) -> float:

@@ -10,7 +10,7 @@ def expand(classes):
     """What the classes say, by place."""
     out = {}
     for c in classes:
-        for i, row in zip(c.members.tolist(), c.addresses.tolist()):
+        for i, row in zip(c.members, c.addresses.tolist()):
             out[i] = (row, c.sizes.tolist(), c.offsets.tolist())
     return out
 

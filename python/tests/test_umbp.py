@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 
 from spanpool import Reply, umbp
+from spanpool.client import ReadSession
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.memory import bytes_at
 from spanpool.private import DeviceBytes
@@ -291,9 +292,11 @@ class CallsTest(Case):
                         self.assertTrue(all(client.batch_get_ranges_into_ptr(keys[some], ptrs[some], sizes[some], offsets[some])))
         pool.check(dict(zip(rows, pages)))
         self.assertEqual(128, sum(n for name, n in named if name == "NameKeys"))
-        for name, data in sent:
-            request = pb.BatchGetRangesRequest.FromString(data)
-            self.assertEqual("BatchGetRanges", name)
+        self.assertLessEqual({name for name, _ in sent}, {"OpenRead", "ReadRanges"})
+        reads = [data for name, data in sent if name == "ReadRanges"]
+        self.assertEqual(1, len({pb.ReadRangesRequest.FromString(data).session for data in reads}), "the load is one session")
+        for data in reads:
+            request = pb.ReadRangesRequest.FromString(data)
             for part in request.parts:
                 self.assertTrue(part.HasField("pattern"))
                 self.assertFalse(part.keys.names)
@@ -429,15 +432,15 @@ class CallsTest(Case):
         self.put(client, pool, ["a", "b", "c"])
         pool.poison()
         ptrs, sizes, offsets = pool.ranges([4, 5, 6, 7], set(pool.layers))
-        real, asked = client.client.get, []
+        real, asked = ReadSession.get, []
         said = [[pb.KEY_STATUS_BUSY, pb.KEY_STATUS_HIT, pb.KEY_STATUS_LATE, pb.KEY_STATUS_NOT_FOUND], [pb.KEY_STATUS_BUSY, pb.KEY_STATUS_HIT]]
 
-        def get(parts, timeout):
-            reply = real(parts, timeout)
+        def get(session, parts, timeout):
+            reply = real(session, parts, timeout)
             asked.append(len(reply.status))
             return reply._replace(status=said.pop(0)) if said else reply
 
-        with mock.patch.object(client.client, "get", get):
+        with mock.patch.object(ReadSession, "get", get):
             self.assertEqual([True, True, True, False], client.batch_get_ranges_into_ptr(pool.keys(["a", "b", "c", "none"]), ptrs, sizes, offsets))
         self.assertEqual([4, 2, 1], asked)
 
@@ -445,7 +448,7 @@ class CallsTest(Case):
         client = self.umbp()
         pool = self.pool(client)
         ptrs, sizes, offsets = pool.ranges([4], {0})
-        with mock.patch.object(umbp, "RETRY_FOR", 0.2), mock.patch.object(client.client, "get", lambda parts, _: Reply([pb.KEY_STATUS_BUSY], {}, 0, 0)):
+        with mock.patch.object(umbp, "RETRY_FOR", 0.2), mock.patch.object(ReadSession, "get", lambda _, parts, timeout: Reply([pb.KEY_STATUS_BUSY], {}, 0, 0)):
             self.assertEqual([False], client.batch_get_ranges_into_ptr(["a"], ptrs, sizes, offsets))
         self.assertEqual(1, client.counts["get: BUSY"])
 
@@ -455,14 +458,14 @@ class CallsTest(Case):
             pool = self.pool(client, shared=shared)
             self.put(client, pool, ["a"])
             ptrs, sizes, offsets = pool.ranges([4], {0})
-            real, inside, go_on, answers = client.client.get, threading.Event(), threading.Event(), []
+            real, inside, go_on, answers = ReadSession.get, threading.Event(), threading.Event(), []
 
-            def get(parts, timeout):
+            def get(session, parts, timeout):
                 inside.set()
                 go_on.wait(30)
-                return real(parts, timeout)
+                return real(session, parts, timeout)
 
-            with mock.patch.object(client.client, "get", get):
+            with mock.patch.object(ReadSession, "get", get):
                 load = threading.Thread(target=lambda: answers.append(client.batch_get_ranges_into_ptr(pool.keys("a"), ptrs, sizes, offsets)))
                 load.start()
                 self.assertTrue(inside.wait(30))
