@@ -51,8 +51,9 @@ type importKey struct {
 }
 
 type imported struct {
-	region ports.DeviceRegion
-	users  int
+	addr  ports.DevAddr
+	size  uint64 // 0: the runtime cannot tell, and every owner's word counts
+	users int
 }
 
 // Imports makes an empty table.
@@ -84,40 +85,38 @@ func (i *Imports) Import(owner string, ordinal int, h Handle, n uint64) (ports.D
 		}
 		i.mu.open[key] = m
 	}
-	if n > m.region.Len() {
-		return ports.DeviceRegion{}, fail("import", ordinal, &domain.LimitError{What: "bytes of a handle", Value: n, Limit: m.region.Len()})
+	if m.size != 0 && n > m.size {
+		return ports.DeviceRegion{}, fail("import", ordinal, &domain.LimitError{What: "bytes of a handle", Value: n, Limit: m.size})
 	}
 	if i.mu.owners[owner] == nil {
 		i.mu.owners[owner] = make(map[importKey]int)
 	}
 	i.mu.owners[owner][key]++
 	m.users++
-	return ports.DeviceRegionOf(ordinal, m.region.Addr(), n), nil
+	return ports.DeviceRegionOf(ordinal, m.addr, n), nil
 }
 
 // openLocked maps the memory, and looks whether it is what it is said to be.
 func (i *Imports) openLocked(d *device, h Handle, n uint64) (*imported, error) {
-	whole := n
+	var size uint64
 	at, err := d.do("import", func(l *hiprt.Lib) (uint64, error) {
 		at, err := l.IPCOpen(&h)
 		if err != nil {
 			return 0, fmt.Errorf("%w: %w", domain.ErrInvalid, err)
 		}
-		size, err := extent(l, at, n)
-		if err != nil {
+		if size, err = extent(l, at, n); err != nil {
 			return 0, errors.Join(err, l.IPCClose(at))
 		}
-		whole = size
 		return at, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	i.r.probeImport(d, at, whole)
-	return &imported{region: ports.DeviceRegionOf(d.ordinal, ports.DevAddrOf(at), whole)}, nil
+	i.r.probeImport(d, at, max(size, n))
+	return &imported{addr: ports.DevAddrOf(at), size: size}, nil
 }
 
-// extent is how much lies behind an address, which has to be device memory and n bytes at least.
+// extent is how much lies behind an address, which has to be device memory and n bytes at least; 0: the runtime cannot tell.
 func extent(l *hiprt.Lib, at, n uint64) (uint64, error) {
 	typ, _, err := l.Pointer(at)
 	if err != nil {
@@ -128,7 +127,7 @@ func extent(l *hiprt.Lib, at, n uint64) (uint64, error) {
 	}
 	base, size, err := l.Extent(at)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return n, nil
+		return 0, nil
 	}
 	if err != nil {
 		return 0, err
@@ -207,7 +206,7 @@ func (i *Imports) dropLocked(owner string, key importKey) error {
 		return nil
 	}
 	delete(i.mu.open, key)
-	_, err := i.r.devices[key.ordinal].do("close handle", func(l *hiprt.Lib) (uint64, error) { return 0, l.IPCClose(m.region.Addr().Raw()) })
+	_, err := i.r.devices[key.ordinal].do("close handle", func(l *hiprt.Lib) (uint64, error) { return 0, l.IPCClose(m.addr.Raw()) })
 	return err
 }
 

@@ -137,6 +137,27 @@ func TestMemoryOfAnotherProcessIsReadAndWritten(t *testing.T) {
 	}
 }
 
+// TestPartsOfAnAllocationAreLentInAnyOrder, as an allocator with a cache names them: the runtime of CUDA does not tell how large it is.
+func TestPartsOfAnAllocationAreLentInAnyOrder(t *testing.T) {
+	for name, o := range map[string]fakehip.Options{"rocm7": {}, "cuda": {CUDA: true}} {
+		t.Run(name, func(t *testing.T) {
+			l := startLender(t, o)
+			lib := fake(t, o)
+			r := open(t, lib, nil)
+			in := r.Imports()
+			for _, off := range []uint64{4096, 0, 32768} {
+				region, release, err := in.Lend("0000:01:00.0", l.handle[:], off, 4096)
+				require.NoError(t, err)
+				dst := poisoned(4096)
+				require.NoError(t, copyAll(t, r.Copier(), ports.CopyOp{Dst: dst, Src: region, Len: 4096})[0])
+				require.Equal(t, -1, content.Check(dst.Bytes(), lentKey, off))
+				defer func() { require.NoError(t, release()) }()
+			}
+			require.EqualValues(t, 1, lib.Imported.Load())
+		})
+	}
+}
+
 // TestMemoryIsLentByPCIAddressAndOffset, as a client of the daemon does.
 func TestMemoryIsLentByPCIAddressAndOffset(t *testing.T) {
 	l := startLender(t, fakehip.Options{})

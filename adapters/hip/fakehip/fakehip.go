@@ -25,7 +25,7 @@ const (
 
 // Options of a build. The zero value is ROCm 7 with everything, two devices of 256 MiB each.
 type Options struct {
-	CUDA          bool // symbols begin with cuda
+	CUDA          bool // symbols begin with cuda, and what libcudart has not is left out
 	Version       int
 	Devices       int // negative: none
 	Memory        uint64
@@ -103,7 +103,7 @@ func (o Options) settle(c *Control) {
 func (o Options) defines() []string {
 	out := []string{"-DRUNTIME=hip"}
 	if o.CUDA {
-		out[0] = "-DRUNTIME=cuda"
+		out = []string{"-DRUNTIME=cuda", "-DWITHOUT_DMABUF", "-DWITHOUT_RANGE"}
 	}
 	for name, set := range map[string]bool{"WITHOUT_BATCH": o.WithoutBatch, "WITHOUT_DMABUF": o.WithoutDMABuf, "WITHOUT_MALLOC": o.WithoutMalloc} {
 		if set {

@@ -3,7 +3,7 @@
 // threads, so what is asynchronous there is so here. Copies in the wrong direction and out of their allocation are refused.
 //
 // Built by package fakehip with RUNTIME=hip or cuda (the prefix of every symbol), CONTROL (a file with struct control, which the test
-// maps too), and optionally WITHOUT_BATCH, WITHOUT_DMABUF, WITHOUT_MALLOC.
+// maps too), and optionally WITHOUT_BATCH, WITHOUT_DMABUF, WITHOUT_RANGE, WITHOUT_MALLOC.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -376,6 +376,7 @@ int API(HostUnregister)(void *p) {
   return say(e);
 }
 
+#ifndef WITHOUT_RANGE
 int API(MemGetAddressRange)(void **base, size_t *n, void *p) {
   pthread_mutex_lock(&mu);
   struct alloc *a = find(p);
@@ -383,6 +384,7 @@ int API(MemGetAddressRange)(void **base, size_t *n, void *p) {
   pthread_mutex_unlock(&mu);
   return say(a ? OK : INVALID);
 }
+#endif
 
 struct handle { char magic[8]; int pid, fd; size_t n; char rest[40]; };
 
