@@ -519,8 +519,8 @@ func TestABigOpUsesEveryLane(t *testing.T) {
 	}
 }
 
-// TestReadsAndWritesTakeTurns: a read does not stand behind all that is being put, nor a put behind all that is read.
-func TestReadsAndWritesTakeTurns(t *testing.T) {
+// TestTwoReadsGoBeforeAWrite: a read does not stand behind all that is being put, nor a put behind all that is read.
+func TestTwoReadsGoBeforeAWrite(t *testing.T) {
 	var l Link
 	for tag := range uint64(3) {
 		l.enqueueLocked(&op{tag: tag, dir: ports.Write, left: 10})
@@ -535,6 +535,6 @@ func TestReadsAndWritesTakeTurns(t *testing.T) {
 		order = append(order, o.tag)
 		l.dequeueLocked(o)
 	}
-	require.Equal(t, []uint64{10, 0, 11, 1, 12, 2, 13, 14}, order)
+	require.Equal(t, []uint64{10, 11, 0, 12, 13, 1, 14, 2}, order)
 	require.Equal(t, [2]opQueue{}, l.mu.queues)
 }
