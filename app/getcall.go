@@ -32,6 +32,7 @@ type getKey struct {
 	switched,
 	installed, // from the arena, or tried to
 	late, // an op of this attempt came after its lease
+	matched, // the last direct read, by a sum that was made on its way
 	missing, // a peer that may hold it did not answer
 	verified bool // every byte was checked against a sum
 	source        ports.Source

@@ -234,6 +234,8 @@ func (c *getCall) unverifiedLocked(k *getKey, sum uint64) (ports.Unverified, uin
 		return ports.UnverifiedNoSums, sum
 	case k.slot != 0:
 		return ports.UnverifiedPartial, c.unverifiedOf(k, &k.fill.verified)
+	case k.source == ports.FromDirect && k.matched:
+		return 0, 0
 	case !k.view.hasSums():
 		return ports.UnverifiedNoSums, sum
 	case k.source == ports.FromArena && !allHost(n.arenas[getArena].regions[:]):

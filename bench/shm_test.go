@@ -102,3 +102,20 @@ func TestBarsOverShmReadIntoPlace(t *testing.T) {
 		require.NoError(t, b.end())
 	}
 }
+
+// BenchmarkSHM is the calls of the bars over shm, over more objects than caches hold.
+func BenchmarkSHM(b *testing.B) {
+	for _, c := range []scatter{group.over(TransportSHM), smallest.over(TransportSHM)} {
+		b.Run(c.name(), func(b *testing.B) {
+			s, err := openScattered(b.Context(), OpenNodes, c, 1<<31)
+			require.NoError(b, err)
+			b.SetBytes(int64(c.asked()) * int64(c.keys))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				require.NoError(b, s.ours(b.Context(), i%c.sets))
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.keys*c.layers), "ns/fragment")
+			require.NoError(b, s.close())
+		})
+	}
+}
