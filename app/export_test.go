@@ -68,3 +68,6 @@ func (n *Node) GenerationForTesting(namespace, name string) domain.Generation {
 	}
 	return n.mu.table.Info(id).Generation
 }
+
+// PlanRangesForTesting is how many ranges a call plans before it submits.
+const PlanRangesForTesting = planRanges

@@ -85,3 +85,24 @@ func TestSumsOfPiecesOfThePullVerifyWhatIsMadeOfWholePutRanges(t *testing.T) {
 		})
 	}
 }
+
+// TestACallOfManyRangesSubmitsTheFirstWhileItPlansOn: the links are at work meanwhile.
+func TestACallOfManyRangesSubmitsTheFirstWhileItPlansOn(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.put(objectSize, "k", "l", "m", "n")
+		var many []want
+		for _, key := range []string{"k", "l", "m"} {
+			r := want{key: key}
+			for i := range uint64(app.PlanRangesForTesting) {
+				r.runs = append(r.runs, domain.Run{Off: 3 * i, Len: 2})
+			}
+			many = append(many, r)
+		}
+		before := b.faults.Count("Link", "Submit")
+		b.mustGet(ports.FromSlot, many...)
+		require.Equal(t, before+3, b.faults.Count("Link", "Submit"))
+		b.mustGet(ports.FromSlot, part("m", 100_000, 5), part("n", 7, 5), part("k", 100_000, 5))
+		require.Equal(t, before+4, b.faults.Count("Link", "Submit"))
+	})
+}
