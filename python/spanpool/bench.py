@@ -1,11 +1,18 @@
 """Reads of layer groups through the node, beside the same copies in this process: python3 -m spanpool.bench --socket PATH.
 
 The rows are those of `spanpool bench engine`, which is the same from Go. Ratios are medians over pairs; figures of a busy machine say nothing.
+
+The loop here is numpy's: one call of C for a layer of all objects, in the order of their addresses. That is the friendliest loop there is: a
+loop in the order of the call, range by range, which is what an engine's own would be, costs more (Python's five times as much by its own
+words). So `--spanpool BINARY` runs `BINARY bench engine` on the same node besides, before and after: its loop copies range by range in the
+order of the call, in Go, and each row is compared with it too.
 """
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import time
 from typing import Callable, NamedTuple
 
@@ -105,7 +112,14 @@ def timed(do: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def measure(row: Row, name: str, call: Callable[[int], None], runs: int) -> None:
+def engine_loops(binary: str, socket: str, runs: int) -> dict[str, float]:
+    """Microseconds of the loop of `spanpool bench engine`, by shape."""
+    out = subprocess.run([binary, "bench", "engine", "--socket", socket, "--runs", str(runs), "--output", "json"], check=True, timeout=600,
+                         stdout=subprocess.PIPE).stdout
+    return {row["shape"]: row["loop_us"] for row in json.loads(out)}
+
+
+def measure(row: Row, name: str, call: Callable[[int], None], runs: int) -> float:
     s = row.shape
     target = np.zeros(s.objects * s.stride, dtype=np.uint8)
     firsts = list(range(0, s.layers - s.group + 1, s.group))
@@ -128,19 +142,29 @@ def measure(row: Row, name: str, call: Callable[[int], None], runs: int) -> None
     share = statistics.median(loop / took for took, loop in zip(calls, loops))
     print(f"{s.name + ', ' + name:28} {s.objects * s.group:7} ranges  {s.objects * s.group * s.layer / 2**20:7.1f} MiB  call {statistics.median(calls) * 1e6:8.0f} us"
           f"  loop {statistics.median(loops) * 1e6:8.0f} us  {100 * share:5.0f} %", flush=True)
+    return statistics.median(calls) * 1e6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m spanpool.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--socket", required=True, help="of the node, whose medium has room for 200 MiB")
     parser.add_argument("--runs", type=int, default=15, help="pairs of each call")
+    parser.add_argument("--spanpool", help="the binary, for the loop in the order of the call; the medium then needs 532 MiB free")
     options = parser.parse_args()
+    before = engine_loops(options.spanpool, options.socket, 7) if options.spanpool else {}
+    took = {}
     for shape in SHAPES:
         with Client(options.socket, "bench") as client:
             row = Row(client, shape)
-            measure(row, "pattern", row.by_pattern, options.runs)
-            measure(row, "umbp", _umbp(options.socket, row), options.runs)
+            took[shape.name, "pattern"] = measure(row, "pattern", row.by_pattern, options.runs)
+            took[shape.name, "umbp"] = measure(row, "umbp", _umbp(options.socket, row), options.runs)
             client.remove(row.keys)
+    after = engine_loops(options.spanpool, options.socket, 7) if options.spanpool else {}
+    for (shape_name, name), call in took.items():
+        if shape_name in before:
+            loop = (before[shape_name] + after[shape_name]) / 2
+            print(f"{shape_name + ', ' + name:28} call {call:8.0f} us  loop in the order of the call {loop:8.0f} us  {100 * loop / call:5.0f} %"
+                  f"  {100 * (call - loop) / loop:+5.0f} % of the loop's time")
 
 
 def _umbp(socket: str, row: Row) -> Callable[[int], None]:
