@@ -215,10 +215,27 @@ func (s *start) register(r *Region) error {
 	if _, ok := s.mu.regions[r]; ok {
 		return nil
 	}
+	if r.device != nil {
+		return s.lendLocked(r)
+	}
 	reply, _, err := s.link.ask(&enginev1.DescriptorRequest{Request: &enginev1.DescriptorRequest_RegisterFile{
 		RegisterFile: &enginev1.RegisterFile{Off: r.off, Len: r.n}}}, r.file)
 	if err != nil {
 		return fmt.Errorf("register %d bytes: %w", r.n, err)
+	}
+	s.mu.regions[r] = reply.GetRegion().GetRegion()
+	return nil
+}
+
+// lendLocked is register of a GPU's memory, which needs no descriptor.
+func (s *start) lendLocked(r *Region) error {
+	c := r.c
+	ctx, cancel := context.WithTimeout(context.Background(), c.o.Within)
+	defer cancel()
+	reply, err := c.rpc.RegisterDevice(ctx, &enginev1.RegisterDeviceRequest{Caller: c.caller(s), IpcHandle: r.device.handle, Device: r.device.pci,
+		Off: r.off, Len: r.n})
+	if err != nil {
+		return fmt.Errorf("%d bytes of device %q: %w", r.n, r.device.pci, &callError{call: "register device", socket: c.socket, status: status.Convert(err)})
 	}
 	s.mu.regions[r] = reply.GetRegion().GetRegion()
 	return nil
@@ -313,12 +330,20 @@ func (c *Client) Stats(ctx context.Context) (counts, client map[string]uint64, e
 	return reply.GetCounts(), reply.GetClient(), err
 }
 
-// Region is registered memory: a part of a file that lives in memory. It is registered again by itself after a restart of the node.
+// Region is registered memory: a part of a file that lives in memory, or of a GPU's. It is registered again by itself after a restart
+// of the node.
 type Region struct {
 	c      *Client
 	file   *os.File
 	off, n uint64
 	b      []byte // mapped here; nil for a file that the caller maps
+	device *lent  // nil: a file
+}
+
+// lent is memory of a GPU by its IPC handle.
+type lent struct {
+	pci    string
+	handle []byte
 }
 
 // Len is the region's length in bytes.
@@ -327,7 +352,7 @@ func (r *Region) Len() uint64 { return r.n }
 // Bytes is the memory of a region that the client mapped (NewMemory, Allocate), until Close; nil for one that the caller maps.
 func (r *Region) Bytes() []byte { return r.b }
 
-// File is the file behind the region; it is the client's for a region that it made.
+// File is the file behind the region; it is the client's for a region that it made, and nil for a GPU's.
 func (r *Region) File() *os.File { return r.file }
 
 // Close ends the registration, when no call uses the region any more, and unmaps what the client mapped. Twice is allowed.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,18 @@ func (c *Client) Allocate(ctx context.Context, n uint64) (*Region, error) {
 	s.mu.Unlock()
 	if err := c.keep(r); err != nil {
 		return nil, errors.Join(err, r.drop())
+	}
+	return r, nil
+}
+
+// RegisterDevice registers n bytes of a GPU's memory: from byte off on of the allocation that an IPC handle names (64 bytes, as the
+// vendor's library gives it), on the device at a PCI address such as "0000:c1:00.0". The allocation stays the caller's, and lives until
+// the region is closed. The region has no bytes and no file here. ErrUnsupported: the node takes no such memory
+// (Hello().GetAbilities().GetDeviceIpc() says so beforehand); ErrInvalid: it cannot open the handle; ErrRefused: a limit.
+func (c *Client) RegisterDevice(ctx context.Context, pci string, handle []byte, off, n uint64) (*Region, error) {
+	r := &Region{c: c, off: off, n: n, device: &lent{pci: pci, handle: bytes.Clone(handle)}}
+	if err := c.add(ctx, r); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

@@ -17,11 +17,12 @@ import (
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
-// The bounds of one client that are not configured. All are arbitrary, above what an engine with many ranks has.
+// The bounds of clients: defaults, and those that are not configured. All are arbitrary, above what an engine with many ranks has.
 const (
-	maxClients     = 256
-	maxRegions     = 256
-	maxSessions    = 1024
+	defaultClients  = 256
+	defaultRegions  = 256
+	defaultSessions = 1024
+
 	maxHandles     = 4096
 	maxHandleKeys  = 1 << 20
 	maxHandleBytes = 64 << 20
@@ -42,10 +43,9 @@ const (
 //
 // Lock order: clients.mu, then nothing; client.mu, then nothing. Neither is held across a call of the pool.
 type clients struct {
-	pool  ports.Pool
-	limit uint64 // bytes of regions over all clients
-	each  uint64 // bytes in flight of each
-	count *counters
+	pool   ports.Pool
+	bounds Config
+	count  *counters
 
 	mu struct {
 		sync.Mutex
@@ -115,7 +115,7 @@ var (
 )
 
 func newClients(c Config, count *counters) *clients {
-	cs := &clients{pool: c.Pool, limit: c.MaxRegionBytes, each: c.MaxClientBytes, count: count}
+	cs := &clients{pool: c.Pool, bounds: c, count: count}
 	cs.mu.byID = make(map[string]*client)
 	return cs
 }
@@ -124,7 +124,7 @@ func newClients(c Config, count *counters) *clients {
 func (cs *clients) hello(namespace string) (*client, error) {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails: crypto/rand ends the program instead
-	c := &client{of: cs, id: string(id), namespace: namespace, bytes: budget{limit: cs.each}, born: time.Now(), over: make(chan struct{})}
+	c := &client{of: cs, id: string(id), namespace: namespace, bytes: budget{limit: cs.bounds.MaxClientBytes}, born: time.Now(), over: make(chan struct{})}
 	c.mu.calls = make(map[*call]struct{})
 	c.mu.regions = make(map[uint32]*region)
 	c.mu.reads = make(map[ports.SessionID]uint64)
@@ -135,8 +135,8 @@ func (cs *clients) hello(namespace string) (*client, error) {
 	if cs.mu.stopped {
 		return nil, status.Error(codes.Unavailable, "the node is stopping")
 	}
-	if len(cs.mu.byID) >= maxClients {
-		return nil, cs.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: "clients", Value: uint64(len(cs.mu.byID)) + 1, Limit: maxClients})
+	if n, most := uint64(len(cs.mu.byID)), cs.bounds.MaxClients; n >= most {
+		return nil, cs.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: "clients", Value: n + 1, Limit: most})
 	}
 	cs.mu.byID[c.id] = c
 	cs.count.clients.Add(1)
@@ -214,9 +214,9 @@ func (cs *clients) gone() error {
 func (cs *clients) takeMapped(n uint64) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if n > cs.limit || cs.mu.mapped > cs.limit-n {
+	if limit := cs.bounds.MaxRegionBytes; n > limit || cs.mu.mapped > limit-n {
 		return cs.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: fmt.Sprintf("bytes of %d more in regions of all clients", n),
-			Value: cs.mu.mapped, Limit: cs.limit})
+			Value: cs.mu.mapped, Limit: limit})
 	}
 	cs.mu.mapped += n
 	return nil
@@ -465,10 +465,10 @@ func (c *client) enter(memory ports.Memory, m mapping) *region {
 // mayMap counts a region of n bytes in before it is mapped; giveBack counts it out when it could not be.
 func (c *client) mayMap(n uint64) error {
 	c.mu.Lock()
-	have := len(c.mu.regions)
+	have, most := uint64(len(c.mu.regions)), c.of.bounds.MaxRegions
 	c.mu.Unlock()
-	if have >= maxRegions { // one packet at a time, so that nobody adds another meanwhile
-		return c.of.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: "regions of a client", Value: uint64(have) + 1, Limit: maxRegions})
+	if have >= most { // one packet at a time, so that nobody adds another meanwhile
+		return c.of.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: "regions of a client", Value: have + 1, Limit: most})
 	}
 	if err := c.of.takeMapped(n); err != nil {
 		return err

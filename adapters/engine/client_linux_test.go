@@ -334,7 +334,7 @@ func TestMemoryThatCannotBeMappedIsRefused(t *testing.T) {
 	}
 	require.Zero(t, a.count("now.engine.region_bytes"))
 	require.Positive(t, a.count("engine.refused.limit"))
-	for range maxRegions {
+	for range defaultRegions {
 		require.Zero(t, a.register(good, 0, 1).GetCode())
 	}
 	require.Equal(t, codes.ResourceExhausted, codes.Code(a.register(good, 0, 1).GetCode()), "regions of a client")

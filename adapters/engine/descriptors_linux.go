@@ -20,8 +20,8 @@ import (
 
 const (
 	maxPacket       = 4096
-	maxPacketFDs    = 4 // more are cut off by the kernel, and refused
-	maxAttached     = maxClients + 16
+	maxPacketFDs    = 4  // more are cut off by the kernel, and refused
+	moreAttached    = 16 // connections above the clients: those that did not attach yet
 	acceptAgain     = 10 * time.Millisecond
 	answerPacket    = 5 * time.Second // a client that reads no answers is let go
 	maxRegionLength = 1 << 46         // more than any address space has
@@ -83,7 +83,7 @@ func (d *descriptors) admit(conn *net.UnixConn) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.stopped || len(d.mu.conns) >= maxAttached {
+	if d.mu.stopped || uint64(len(d.mu.conns)) >= d.clients.bounds.MaxClients+moreAttached {
 		d.clients.count.refused[refusedLimit].Add(1)
 		conn.Close()
 		return

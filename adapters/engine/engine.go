@@ -32,6 +32,10 @@ type Config struct {
 	MaxClientBytes uint64 // in flight to and from registered memory, of each client; default 1 GiB
 	MaxRegionBytes uint64 // of registered memory, over all clients; default 1 TiB. What the container's limit leaves is the caller's to say
 
+	MaxClients  uint64 // at a time; default 256
+	MaxRegions  uint64 // of a client; default 256
+	MaxSessions uint64 // of a client, reads and writes together; default 1,024
+
 	Devices   Devices  // nil: clients cannot lend a GPU's memory
 	Checksums bool     // bytes from other nodes are checked
 	Journal   *Journal // of what comes and goes; nil: there are no events
@@ -71,7 +75,8 @@ func Listen(path string, c Config) (*Server, error) {
 	for _, d := range []struct {
 		have      *uint64
 		otherwise uint64
-	}{{&c.MaxBytes, defaultMaxBytes}, {&c.MaxClientBytes, defaultMaxBytes}, {&c.MaxRegionBytes, defaultMapped}} {
+	}{{&c.MaxBytes, defaultMaxBytes}, {&c.MaxClientBytes, defaultMaxBytes}, {&c.MaxRegionBytes, defaultMapped},
+		{&c.MaxClients, defaultClients}, {&c.MaxRegions, defaultRegions}, {&c.MaxSessions, defaultSessions}} {
 		if *d.have == 0 {
 			*d.have = d.otherwise
 		}

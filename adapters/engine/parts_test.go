@@ -278,7 +278,7 @@ func FuzzHandles(f *testing.F) {
 		if proto.Unmarshal(named, &name) != nil || proto.Unmarshal(asked, &ask) != nil {
 			return
 		}
-		c, err := newClients(Config{}, new(counters)).hello("ns")
+		c, err := newClients(Config{MaxClients: 1}, new(counters)).hello("ns")
 		require.NoError(t, err)
 		_, n, err := c.name(name.GetHandle(), name.GetKeys(), name.GetRows())
 		require.True(t, err != nil || n == len(name.GetKeys()))

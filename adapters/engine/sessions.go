@@ -43,7 +43,7 @@ func (s *calls) Hello(_ context.Context, req *enginev1.HelloRequest) (*enginev1.
 
 func (s *calls) limits() *enginev1.Limits {
 	return &enginev1.Limits{Keys: domain.MaxCallKeys, Ranges: domain.MaxCallRanges, MessageBytes: maxMessage, BytesInFlight: s.MaxClientBytes,
-		Regions: maxRegions, RegionBytes: s.MaxRegionBytes, Sessions: maxSessions, HandleKeys: maxHandleKeys, HandleBytes: maxHandleBytes,
+		Regions: uint32(s.MaxRegions), RegionBytes: s.MaxRegionBytes, Sessions: uint32(s.MaxSessions), HandleKeys: maxHandleKeys, HandleBytes: maxHandleBytes,
 		HoldNanos: uint64(maxHold), WaitNanos: uint64(maxWait), CallNanos: uint64(callBound)}
 }
 
@@ -218,8 +218,8 @@ func (s *calls) OpenRead(ctx context.Context, req *enginev1.OpenReadRequest) (*e
 func (c *client) mayOpen() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := len(c.mu.reads) + len(c.mu.writes) - len(c.mu.finished); n >= maxSessions {
-		return limit("sessions of a client", n+1, maxSessions)
+	if n := len(c.mu.reads) + len(c.mu.writes) - len(c.mu.finished); n >= int(c.of.bounds.MaxSessions) {
+		return limit("sessions of a client", n+1, int(c.of.bounds.MaxSessions))
 	}
 	return nil
 }

@@ -4,15 +4,24 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/spanpool/spanpool/adapters/hip/fakehip"
 	"github.com/spanpool/spanpool/bench"
+	"github.com/spanpool/spanpool/client"
+	"github.com/spanpool/spanpool/cmd/spanpool/config"
+	"github.com/spanpool/spanpool/cmd/spanpool/daemon"
 )
 
 // fakeGPU builds a runtime whose device memory faults when a CPU touches it.
@@ -125,4 +134,70 @@ func TestDoctorTellsWhatTheGPUsRuntimeCan(t *testing.T) {
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stdout, "no device is detected")
 	require.Contains(t, o.stderr, "no GPU can be used")
+}
+
+// lentHandle is memory of another process, which lives until the test ends. It has a library of its own, so that the counts of lib are
+// this process's.
+func lentHandle(t *testing.T) []byte {
+	t.Helper()
+	t.Setenv(lenderVariable, "1")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's own is over before its clean-up
+	lender := exec.CommandContext(ctx, os.Args[0], "doctor", "gpu", "--lend", "--gpu-library", fakeGPU(t, fakehip.Options{}).Path)
+	stdin, err := lender.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := lender.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, lender.Start())
+	t.Cleanup(func() {
+		require.NoError(t, stdin.Close())
+		require.NoError(t, lender.Wait())
+		cancel()
+	})
+	var handle []byte
+	_, err = fmt.Fscanf(stdout, "%x\n", &handle)
+	require.NoError(t, err)
+	return handle
+}
+
+// TestAClientLendsDeviceMemory to a node, which opens it with the region and closes it with that.
+func TestAClientLendsDeviceMemory(t *testing.T) {
+	handle := lentHandle(t)
+	lib := fakeGPU(t, fakehip.Options{})
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	config.Flags(f)
+	require.NoError(t, f.Parse([]string{"--node-id", "a", "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--http", "off", "--dram-bytes", "1MiB",
+		"--arena-get-bytes", "64KiB", "--arena-put-bytes", "64KiB", "--socket", filepath.Join(t.TempDir(), "s"), "--gpu-clients", "true", "--gpu-library", lib.Path}))
+	s, err := config.Load(f, nil)
+	require.NoError(t, err)
+	d, err := daemon.New(s, daemon.Options{Log: io.Discard})
+	require.NoError(t, err)
+	require.NoError(t, d.Start(t.Context()))
+	defer func() { require.NoError(t, d.Stop()) }()
+	c, err := client.Dial(t.Context(), d.At.Socket, client.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	require.True(t, c.Hello().GetAbilities().GetDeviceIpc())
+
+	r, err := c.RegisterDevice(t.Context(), "0000:01:00.0", handle, 1000, 2000)
+	require.NoError(t, err)
+	require.EqualValues(t, 2000, r.Len())
+	require.Nil(t, r.Bytes())
+	require.Nil(t, r.File())
+	require.EqualValues(t, 1, lib.Imported.Load())
+	for _, tt := range []struct {
+		pci    string
+		handle []byte
+		n      uint64
+		is     error
+	}{
+		{"0000:09:00.0", handle, 1, client.ErrUnsupported},
+		{"0000:01:00.0", handle[:63], 1, client.ErrInvalid},
+		{"0000:01:00.0", handle, 0, client.ErrInvalid},
+		{"0000:01:00.0", handle, 1 << 30, client.ErrInvalid},
+	} {
+		_, err := c.RegisterDevice(t.Context(), tt.pci, tt.handle, 0, tt.n)
+		require.ErrorIs(t, err, tt.is, "%+v", tt)
+	}
+	require.NoError(t, r.Close())
+	require.Zero(t, lib.Imported.Load())
 }

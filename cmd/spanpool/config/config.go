@@ -39,6 +39,10 @@ type Settings struct {
 	Secret          []byte // what SecretFile holds, less the white space around it
 	Insecure        bool
 	Socket          string
+	ClientBytes     uint64 // of each client in flight
+	ClientRegions   uint64
+	ClientSessions  uint64
+	Clients         uint64
 	HTTP            string
 	Transport       string
 	Medium          string
@@ -258,6 +262,9 @@ func (s *Settings) settle() error {
 	}
 	if s.Socket == "" || len(s.Socket) > maxSocket {
 		return s.errorAt("socket", fmt.Sprintf("want a path of at most %d bytes, or off", maxSocket))
+	}
+	if s.ClientBytes == 0 {
+		return s.errorAt("clients.bytes_in_flight", "want more than 0")
 	}
 	if s.PageBytes == 0 {
 		return s.errorAt("dram.page_bytes", "want more than 0")

@@ -101,6 +101,7 @@ func TestTheOrderIsFlagVariableFileDefault(t *testing.T) {
 // bad is a value for each setting that can be wrong by itself.
 var bad = map[string]string{
 	"listen": "7400", "data.listen": "localhost", "data.advertise": "host", "data.connections": "17", "peers": "b", "tls": "on", "insecure": "maybe",
+	"clients.max": "0", "clients.bytes_in_flight": "much", "clients.regions": "65537", "clients.sessions": "-1",
 	"http": "7402", "transport": "pigeon", "medium": "tape", "dram.bytes": "lots", "dram.page_bytes": "-1", "dram.huge_pages": "2",
 	"rdma.gid": "ipv5", "rdma.read_pairs": "17", "rdma.write_pairs": "0", "rdma.depth": "1", "rdma.scatter": "0", "rdma.reads": "256",
 	"gpu.runtime": "metal", "gpu.clients": "maybe", "gpu.nic": "perhaps", "gpu.devices": "0,0", "gpu.reserve_bytes": "some", "gpu.deadline": "0s",
@@ -210,6 +211,7 @@ func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 		{[]string{"--dram-bytes", "100KiB"}, "dram.bytes"},
 		{[]string{"--dram-bytes", "0"}, "dram.bytes"},
 		{[]string{"--dram-page-bytes", "0"}, "dram.page_bytes"},
+		{[]string{"--clients-bytes-in-flight", "0"}, "clients.bytes_in_flight"},
 		{[]string{"--breaker-min", "20s"}, "breaker.min"},
 		{[]string{"--secret-file", short}, "secret_file"},
 		{[]string{"--listen", "0.0.0.0:7400"}, "listen"},

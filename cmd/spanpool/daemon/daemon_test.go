@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/spanpool/spanpool/app"
+	"github.com/spanpool/spanpool/client"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -261,4 +262,48 @@ func TestPartsCloseInReverseUntilOneCannot(t *testing.T) {
 	require.EqualError(t, own.close(), "close transport: it is not quiet")
 	require.Equal(t, []string{"node", "transport"}, closed, "memory that a transport may write stays")
 	require.NoError(t, own.close(), "once")
+}
+
+func TestTheBoundsOfClientsAreSettings(t *testing.T) {
+	d := started(t, "--clients-max", "2", "--clients-regions", "1", "--clients-sessions", "1", "--clients-bytes-in-flight", "8KiB")
+	c, err := client.Dial(t.Context(), d.At.Socket, client.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	l := c.Hello().GetLimits()
+	require.Equal(t, []uint64{1, 1, 8 << 10}, []uint64{uint64(l.GetRegions()), uint64(l.GetSessions()), l.GetBytesInFlight()})
+
+	r, err := c.NewMemory(t.Context(), 16<<10)
+	require.NoError(t, err)
+	_, err = c.NewMemory(t.Context(), 4096)
+	require.ErrorIs(t, err, client.ErrRefused)
+	require.ErrorContains(t, err, "regions of a client")
+
+	_, err = c.OpenRead(t.Context())
+	require.NoError(t, err)
+	_, err = c.OpenRead(t.Context())
+	require.ErrorIs(t, err, client.ErrRefused)
+
+	whole := &client.Pattern{Off: []uint64{0}, Len: []uint64{16 << 10}, Region: []*client.Region{r}, Base: []uint64{0}, Stride: []uint64{0}, Row: []uint64{0}}
+	a, err := c.PutRanges(t.Context(), client.PutOptions{}, client.Part{Keys: client.Keys{Names: []string{"k"}}, Pattern: whole, Sizes: []uint64{16 << 10}})
+	require.NoError(t, err)
+	require.ErrorContains(t, client.Failed(a), "8192")
+
+	second, err := client.Dial(t.Context(), d.At.Socket, client.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = second.Close() })
+	_, err = client.Dial(t.Context(), d.At.Socket, client.Options{})
+	require.ErrorIs(t, err, client.ErrRefused)
+}
+
+func TestAGPUsMemoryIsRefusedByANodeThatTakesNone(t *testing.T) {
+	d := started(t)
+	c, err := client.Dial(t.Context(), d.At.Socket, client.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.False(t, c.Hello().GetAbilities().GetDeviceIpc())
+	_, err = c.RegisterDevice(t.Context(), "0000:c1:00.0", make([]byte, 64), 0, 4096)
+	require.ErrorIs(t, err, client.ErrUnsupported)
+	r, err := c.NewMemory(t.Context(), 4096)
+	require.NoError(t, err, "and the client goes on")
+	require.NoError(t, r.Close())
 }

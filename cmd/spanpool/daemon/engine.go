@@ -34,7 +34,8 @@ func leftForClients(s *config.Settings) uint64 {
 
 func newEngine(s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.Pool, c *control, own *resources, at *Addresses) (*engine.Server, error) {
 	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings(),
-		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), Notes: on.GPU.notes, MaxRegionBytes: leftForClients(s), Journal: c.directory})
+		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), Notes: on.GPU.notes, MaxRegionBytes: leftForClients(s), Journal: c.directory,
+		MaxClients: s.Clients, MaxClientBytes: s.ClientBytes, MaxRegions: s.ClientRegions, MaxSessions: s.ClientSessions})
 	if err != nil {
 		return nil, partError("socket", err)
 	}
