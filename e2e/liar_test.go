@@ -220,6 +220,7 @@ func TestTheSocketIsClosedToOtherUsers(t *testing.T) {
 	require.Contains(t, out, "unavailable", "it cannot even say hello")
 	require.NotContains(t, out, "permission denied", "it was the mode that kept it away")
 	require.Equal(t, "a", nodeStatus(t, a).GetNode(), "and the others go on")
+	require.Positive(t, nodeStatus(t, a).GetCounts()["engine.refused.user"])
 }
 
 func nodeStatus(t *testing.T, n *node) *enginev1.StatusReply {

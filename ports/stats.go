@@ -57,28 +57,27 @@ type Downgrade uint8
 
 // The reasons.
 const (
-	DowngradeNoSlot          Downgrade = iota // the medium had no pages for a filling slot: next route
-	DowngradeOtherVersion                     // the filling slot is of another version: next route
-	DowngradeArenaOff                         // the arena is switched off: no space
-	DowngradeTooLarge                         // a span larger than the arena
-	DowngradeLate                             // bytes came after their lease: fetched again
-	DowngradeNextHolder                       // a peer failed: next holder
-	DowngradeReset                            // a link was reset: read again on a new one
-	DowngradeVersionSwitch                    // the version is gone: from nothing on another one
-	DowngradeHoldRefused                      // exists found it, but the holds are full
-	DowngradeTransport                        // a transport was refused at hello: next one
-	DowngradeLinkLost                         // a link ended while another to the same peer lives: that one serves
-	DowngradeBreakerOpen                      // a peer was left out since it failed a moment ago
-	DowngradeArenaTimeout                     // no slice within the bound
-	DowngradeHugePages                        // huge pages were asked for and not to be had
-	DowngradeAnnounceDropped                  // the directory was not told
-	DowngradeNamespaces                       // a peer put into more namespaces than it may make this node remember: refused
-	DowngradeUnreached                        // the link does not reach the pool's or the caller's memory: by the arena
+	DowngradeNoSlot        Downgrade = iota // the medium had no pages for a filling slot: next route
+	DowngradeOtherVersion                   // the filling slot is of another version: next route
+	DowngradeArenaOff                       // the arena is switched off: no space
+	DowngradeTooLarge                       // a span larger than the arena
+	DowngradeLate                           // bytes came after their lease: fetched again
+	DowngradeNextHolder                     // a peer failed: next holder
+	DowngradeReset                          // a link was reset: read again on a new one
+	DowngradeVersionSwitch                  // the version is gone: from nothing on another one
+	DowngradeHoldRefused                    // exists found it, but the holds are full
+	DowngradeTransport                      // a transport was refused at hello: next one
+	DowngradeLinkLost                       // a link ended while another to the same peer lives: that one serves
+	DowngradeBreakerOpen                    // a peer was left out since it failed a moment ago
+	DowngradeArenaTimeout                   // no slice within the bound
+	DowngradeHugePages                      // huge pages were asked for and not to be had
+	DowngradeNamespaces                     // a peer put into more namespaces than it may make this node remember: refused
+	DowngradeUnreached                      // the link does not reach the pool's or the caller's memory: by the arena
 	NumDowngrades
 )
 
 var downgradeNames = [NumDowngrades]string{"no_slot", "other_version", "arena_off", "too_large", "late", "next_holder", "reset", "version_switch",
-	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "announce_dropped", "namespaces", "unreached"}
+	"hold_refused", "transport", "link_lost", "breaker_open", "arena_timeout", "huge_pages", "namespaces", "unreached"}
 
 func (d Downgrade) String() string { return downgradeNames[d] }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
@@ -25,6 +27,7 @@ type shelf struct {
 	answer                 func(key string) ports.Status
 	entered, leave         chan struct{} // of calls that move bytes; nil: none is held
 	registered, reads, let int
+	stuck                  error // of memory that is to be let go of
 	aborted                []ports.WriteID
 }
 
@@ -65,6 +68,9 @@ func (s *shelf) BatchGetRanges(ctx context.Context, b *ports.GetBatch, out []por
 	s.hold(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
 	lo := uint32(0)
 	for i, key := range b.Keys {
 		object, ok := s.objects[b.Namespace+"/"+key]
@@ -91,7 +97,7 @@ func (s *shelf) DeregisterMemory(context.Context, ports.MemoryID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.let++
-	return nil
+	return s.stuck
 }
 
 func (s *shelf) OpenRead(context.Context, string) (ports.SessionID, error) {
@@ -481,6 +487,42 @@ func TestQuiesceEndsCallsAndBarsThoseThatComeLater(t *testing.T) {
 	require.NoError(t, <-begin(11))
 	require.EqualValues(t, 2, a.count("engine.quiesced"))
 	require.EqualValues(t, 2, a.count("engine.refused.barred"))
+}
+
+// TestCallsThatFailAsAWholeAreCountedByWhy: that the node could not is another thing than that their time was over.
+func TestCallsThatFailAsAWholeAreCountedByWhy(t *testing.T) {
+	p := &shelf{}
+	a := attach(t, p, Config{})
+	f, _ := memory(t, 4096, 0)
+	id := a.register(f, 0, 4096).GetRegion().GetRegion()
+	for _, c := range []struct {
+		err  error
+		name string
+	}{
+		{ports.ErrClosed, "failed"}, {context.DeadlineExceeded, "ended"}, {ports.ErrNotFound, "unknown"}, {ports.ErrRefused, "limit"}, {domain.ErrInvalid, "malformed"},
+	} {
+		p.mu.Lock()
+		p.err = fmt.Errorf("step: %w", c.err)
+		p.mu.Unlock()
+		before := a.count("engine.refused." + c.name)
+		_, err := a.get(t.Context(), at("k", 4, id, 0))
+		require.Error(t, err)
+		require.Equal(t, before+1, a.count("engine.refused."+c.name), c.name)
+	}
+}
+
+// TestTheStopLetsClientsGo: with what they have; memory that a transport keeps is counted.
+func TestTheStopLetsClientsGo(t *testing.T) {
+	p := &shelf{stuck: errors.New("a transfer does not end")}
+	a := attach(t, p, Config{})
+	f, _ := memory(t, 4096, unix.F_SEAL_SHRINK)
+	require.Zero(t, a.register(f, 0, 4096).GetCode())
+	_ = a.s.Stop(t.Context())
+	c := a.s.Counts()
+	require.EqualValues(t, 1, c.Ended["stop"])
+	require.EqualValues(t, 1, c.Events["regions_stuck"])
+	require.Zero(t, c.Clients)
+	require.Equal(t, 1, p.let)
 }
 
 func TestBytesInFlightOfAClientAreBounded(t *testing.T) {

@@ -114,6 +114,16 @@ func (d *descriptors) stop() {
 	d.wg.Wait()
 }
 
+// ending is why a connection has closed: it was ours to close, or the client's.
+func (d *descriptors) ending() ending {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.stopped {
+		return endedStop
+	}
+	return endedClosed
+}
+
 // serve answers packets until the connection closes, which is the client's end.
 func (d *descriptors) serve(conn *net.UnixConn) {
 	defer conn.Close()
@@ -121,7 +131,7 @@ func (d *descriptors) serve(conn *net.UnixConn) {
 	var c *client
 	defer func() {
 		if c != nil {
-			c.end(endedClosed)
+			c.end(d.ending())
 		}
 	}()
 	for {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -25,10 +24,18 @@ import (
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/moved"
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// seen is what the tests saw servers count.
+var seen moved.Counts
+
+func TestMain(m *testing.M) {
+	seen.VerifyTestMain(m, map[string]string{
+		"refused: user": "e2e's TestTheSocketIsClosedToOtherUsers: it takes another user",
+	})
+}
 
 // pool is a map, with a gate that holds calls in progress.
 type pool struct {
@@ -147,6 +154,12 @@ func served(t *testing.T, p *pool, c Config) (enginev1.EngineClient, *Server, st
 	t.Cleanup(func() {
 		_ = s.Stop(context.Background())
 		require.NoError(t, <-done)
+		c := s.Counts()
+		for family, of := range map[string]map[string]uint64{"refused: ": c.Refused, "ended: ": c.Ended, "event: ": c.Events} {
+			for name, v := range of {
+				seen.Note(family+name, v)
+			}
+		}
 	})
 	return dial(t, path), s, path
 }

@@ -7,16 +7,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 	"github.com/spanpool/spanpool/ports/porttest/faults"
+	"github.com/spanpool/spanpool/ports/porttest/moved"
 	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// seen is what the tests saw servers count.
+var seen moved.Counts
+
+func TestMain(m *testing.M) { seen.VerifyTestMain(m, nil) }
 
 var testSecret = []byte("a secret of thirty-two bytes, ok")
 
@@ -38,7 +41,13 @@ func listen(t testing.TB, addr string, cfg Config, srv ports.PeerServer) *node {
 	done := make(chan error, 1)
 	n := &node{self: cfg.Self, addr: l.Addr().String(), server: s, done: done}
 	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() { n.kill(t) })
+	t.Cleanup(func() {
+		n.kill(t)
+		c := s.Counts()
+		for name, v := range map[string]uint64{"unproven": c.Unproven, "strangers": c.Strangers, "crowded": c.Crowded} {
+			seen.Note(name, v)
+		}
+	})
 	return n
 }
 

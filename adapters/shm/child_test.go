@@ -233,6 +233,7 @@ func TestCloseSaysThatAReaderHasNotLetGo(t *testing.T) {
 	for _, dropped := range []bool{false, true} {
 		owner, err := Open(Config{Clock: newClock()})
 		require.NoError(t, err)
+		noted(t, owner)
 		n := &node{inner: owner}
 		require.NoError(t, owner.Expose(0, shared(t, 4096)))
 		c := reader(t, n)

@@ -9,21 +9,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 	"github.com/spanpool/spanpool/ports/porttest/faults"
+	"github.com/spanpool/spanpool/ports/porttest/moved"
 )
+
+// counts is what the tests saw transports count.
+var counts moved.Counts
 
 func TestMain(m *testing.M) {
 	if run := os.Getenv(childVar); run != "" {
 		children[run]()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	counts.VerifyTestMain(m, nil)
 }
 
 // clock counts from its making, on the monotonic clock.
@@ -55,10 +58,20 @@ func open(t testing.TB, id ports.PeerID, cfg Config) *node {
 func (n *node) start(t testing.TB) {
 	tr, err := Open(n.cfg)
 	require.NoError(t, err)
+	noted(t, tr)
 	n.inner, n.Transport = tr, tr
 	if n.wrap != nil {
 		n.Transport = n.wrap(tr)
 	}
+}
+
+// noted has what a transport counts noted when the test ends.
+func noted(t testing.TB, tr *Transport) {
+	t.Cleanup(func() {
+		for r, n := range tr.Stats().Refused {
+			counts.Note("refused: "+Reason(r).String(), n)
+		}
+	})
 }
 
 func (n *node) restart(t testing.TB) {

@@ -8,15 +8,30 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
+	"github.com/spanpool/spanpool/ports/porttest/moved"
 	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// counts is what the tests saw transports count.
+var counts moved.Counts
+
+func TestMain(m *testing.M) { counts.VerifyTestMain(m, nil) }
+
+// noted has what a transport counts noted when the test ends.
+func noted(t testing.TB, tr *Transport) {
+	t.Cleanup(func() {
+		s := tr.Stats()
+		for r, n := range s.Ended {
+			counts.Note("ended: "+Reason(r).String(), n)
+		}
+		counts.Note("served", s.ServedBytes)
+		counts.Note("applied", s.AppliedBytes)
+	})
+}
 
 // clock counts from its making, on the monotonic clock.
 type clock struct{ since time.Time }
@@ -55,6 +70,7 @@ func (n *node) tcp() *Transport { return n.inner }
 func (n *node) start(t testing.TB) {
 	tr, err := Listen(n.cfg)
 	require.NoError(t, err)
+	noted(t, tr)
 	n.inner, n.Transport = tr, tr
 	if n.wrap != nil {
 		n.Transport = n.wrap(tr)

@@ -73,6 +73,31 @@ func TestBadFramesEndTheirConnectionOnly(t *testing.T) {
 	works(t, asker, owner)
 }
 
+// TestCallersThatSayNothingAreBounded: so many may be in the middle of their hello, the next is hung up on at once, and when one has gone
+// there is room again.
+func TestCallersThatSayNothingAreBounded(t *testing.T) {
+	owner, _ := exposing(t, Config{DialTimeout: time.Minute})
+	asker := listen(t, "asker", Config{})
+	connect := func() net.Conn {
+		c, err := net.Dial("tcp", owner.cfg.Listen[0])
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		return c
+	}
+	var silent []net.Conn
+	for range maxGreeting {
+		silent = append(silent, connect())
+	}
+	hungUp(t, connect())
+	ended(t, owner, TooMany, 1)
+	for _, c := range silent {
+		require.NoError(t, c.Close())
+	}
+	require.Eventually(t, func() bool { return len(owner.tcp().greeting) == 0 }, patience, time.Millisecond)
+	works(t, asker, owner)
+}
+
 func TestHellosWithoutAProofGetNowhere(t *testing.T) {
 	owner, _ := exposing(t, Config{Secret: []byte("right"), DialTimeout: 200 * time.Millisecond})
 	asker := listen(t, "asker", Config{Secret: []byte("right")})

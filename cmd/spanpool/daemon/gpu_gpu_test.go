@@ -62,6 +62,7 @@ func TestNodesInDeviceMemoryServeEachOther(t *testing.T) {
 		require.Equal(t, -1, content.Check(got, 1, 0))
 	}
 	require.GreaterOrEqual(t, scraped(t, b).sum("spanpool_gpu_copied_bytes_total"), 2.0*n, "in, and out to the caller")
+	require.Equal(t, 2.0*n, scraped(t, b).values[`spanpool_unverified_bytes_total{reason="device"}`], "no processor sums what is in device memory")
 	require.NoError(t, b.Stop())
 	require.NoError(t, a.Stop())
 	require.Zero(t, lib.Allocations.Load()+lib.Streams.Load()+lib.Events.Load()+lib.Registered.Load())
