@@ -24,12 +24,12 @@ import (
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
-	"github.com/spanpool/spanpool/ports/porttest/moved"
+	"github.com/spanpool/spanpool/ports/porttest"
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
 // seen is what the tests saw servers count.
-var seen moved.Counts
+var seen porttest.Moved
 
 func TestMain(m *testing.M) {
 	seen.VerifyTestMain(m, map[string]string{

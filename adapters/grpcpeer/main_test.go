@@ -12,12 +12,11 @@ import (
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 	"github.com/spanpool/spanpool/ports/porttest/faults"
-	"github.com/spanpool/spanpool/ports/porttest/moved"
 	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
 // seen is what the tests saw servers count.
-var seen moved.Counts
+var seen porttest.Moved
 
 func TestMain(m *testing.M) { seen.VerifyTestMain(m, nil) }
 

@@ -15,11 +15,10 @@ import (
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 	"github.com/spanpool/spanpool/ports/porttest/faults"
-	"github.com/spanpool/spanpool/ports/porttest/moved"
 )
 
 // counts is what the tests saw transports count.
-var counts moved.Counts
+var counts porttest.Moved
 
 func TestMain(m *testing.M) {
 	if run := os.Getenv(childVar); run != "" {

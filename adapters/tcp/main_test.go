@@ -12,12 +12,11 @@ import (
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
-	"github.com/spanpool/spanpool/ports/porttest/moved"
 	"github.com/spanpool/spanpool/ports/porttest/proxy"
 )
 
 // counts is what the tests saw transports count.
-var counts moved.Counts
+var counts porttest.Moved
 
 func TestMain(m *testing.M) { counts.VerifyTestMain(m, nil) }
 

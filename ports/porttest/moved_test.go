@@ -1,4 +1,4 @@
-package moved
+package porttest
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 )
 
 func TestACountIsDeadUntilSomeTestMovesIt(t *testing.T) {
-	var c Counts
+	var c Moved
 	require.Empty(t, c.Dead(nil))
 	c.Note("a", 0)
 	c.Note("b", 3)

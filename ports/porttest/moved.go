@@ -1,6 +1,4 @@
-// Package moved sees to it that a package has no count that nothing moves: its tests note what they see, and when all of them have run,
-// a count that was never more than zero fails the package.
-package moved
+package porttest
 
 import (
 	"flag"
@@ -14,14 +12,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Counts is the counts of a package, by whether some test moved them. The zero value knows none. Safe for parallel use.
-type Counts struct {
+// Moved is the counts of a package, by whether some test moved them: its tests note what they see, and when all of them have run, a count
+// that was never more than zero fails the package. The zero value knows none. Safe for parallel use.
+type Moved struct {
 	mu   sync.Mutex
 	seen map[string]bool
 }
 
 // Note takes in a count that a test saw. One that is zero is known from then on, and has to be moved by some test.
-func (c *Counts) Note(name string, value uint64) {
+func (c *Moved) Note(name string, value uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.seen == nil {
@@ -31,7 +30,7 @@ func (c *Counts) Note(name string, value uint64) {
 }
 
 // Dead is the counts that nothing moved and that are not excused, and the excused ones that are unknown or moved. excused is why, by name.
-func (c *Counts) Dead(excused map[string]string) (dead []string) {
+func (c *Moved) Dead(excused map[string]string) (dead []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, moves := range c.seen {
@@ -50,14 +49,25 @@ func (c *Counts) Dead(excused map[string]string) (dead []string) {
 
 // VerifyTestMain runs a package's tests and exits with their result. It fails when a goroutine is left, and, if no flag left tests out,
 // when a count is dead.
-func (c *Counts) VerifyTestMain(m *testing.M, excused map[string]string) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if dead := c.Dead(excused); code == 0 && ranAll() && len(dead) > 0 {
-			fmt.Fprintf(os.Stderr, "FAIL: counts that no test moved, or that are said not to move and do:\n\t%s\n", strings.Join(dead, "\n\t"))
-			code = 1
-		}
-		os.Exit(code)
-	}))
+func (c *Moved) VerifyTestMain(m *testing.M, excused map[string]string) {
+	goleak.VerifyTestMain(movedTests{m, c, excused})
+}
+
+// movedTests is a package's tests, and what they must have moved.
+type movedTests struct {
+	m       *testing.M
+	counts  *Moved
+	excused map[string]string
+}
+
+// Run fails tests that passed and left a count dead.
+func (r movedTests) Run() int {
+	code := r.m.Run()
+	if dead := r.counts.Dead(r.excused); code == 0 && ranAll() && len(dead) > 0 {
+		fmt.Fprintf(os.Stderr, "FAIL: counts that no test moved, or that are said not to move and do:\n\t%s\n", strings.Join(dead, "\n\t"))
+		return 1
+	}
+	return code
 }
 
 // ranAll reports whether no flag left tests out; -list runs none.
