@@ -20,8 +20,10 @@ const (
 	cached = 4 << 10
 	// line is what the processor moves between its caches and memory.
 	line = 64
-	// streamLeast is what is streamed at least: what foldStream takes, wherever dst begins.
-	streamLeast = 5 * line
+	// streamLeast is the shortest copy that streams, linesLeast the shortest of whole lines. Lines of which a part is written by
+	// ordinary stores are read after all, and cost short copies more than the others save.
+	streamLeast = 4 << 10
+	linesLeast  = 1 << 10
 	// aheadMost is the longest copy during which the source of the next is fetched: both fit the first cache, more or less. A
 	// longer one keeps the processor's own prefetcher busy by itself.
 	aheadMost = 64 << 10
@@ -52,9 +54,18 @@ func Update(crc uint32, p []byte) uint32 { return update(best(), crc, p) }
 // told to fetch it; it is not read, and need not be there any more.
 func Copy(dst, src, next []byte, crc uint32) uint32 { return copySum(best(), dst, src, next, crc) }
 
-// Stream is Copy past the caches, where the processor can: dst is neither read into them nor left there. What it wrote is in order
-// with all that the goroutine does afterwards. Only what is longer than a few KiB, and not read soon, gains by it.
+// Stream is Copy past the caches, where the processor can and it is long enough to gain by it: dst is neither read into them nor left
+// there, so it should not be read soon. Its writes are in no order with later ones of this processor until Fence. A goroutine that
+// goes on elsewhere meanwhile has been through the scheduler's locked instructions, which order them too.
 func Stream(dst, src, next []byte, crc uint32) uint32 { return streamSum(best(), dst, src, next, crc) }
+
+// Fence orders what was streamed before whatever this goroutine does next. It takes some 50 ns: one does for a whole batch, and after
+// a fault in it as well.
+func Fence() {
+	if canFold {
+		fence()
+	}
+}
 
 func update(k kernel, crc uint32, p []byte) uint32 {
 	for len(p) > piece {
@@ -94,7 +105,7 @@ func copyPiece(dst, src, next []byte, crc uint32) uint32 {
 }
 
 func streamSum(k kernel, dst, src, next []byte, crc uint32) uint32 {
-	if k == plain || len(dst) < streamLeast || overlap(dst, src) {
+	if k == plain || !gains(dst) || overlap(dst, src) {
 		return copySum(k, dst, src, next, crc)
 	}
 	check(dst, src)
@@ -106,8 +117,12 @@ func streamSum(k kernel, dst, src, next []byte, crc uint32) uint32 {
 		dst, src = dst[piece:], src[piece:]
 	}
 	crc = streamPiece(dst, src, next, crc)
-	fence()
 	return crc
+}
+
+// gains says that to stream what dst holds is faster than to copy it.
+func gains(dst []byte) bool {
+	return len(dst) >= streamLeast || len(dst) >= linesLeast && (int(addrOf(dst))|len(dst))%line == 0
 }
 
 // streamPiece has the place of the scheduler that updatePiece has. dst begins a line; src may be longer.

@@ -64,7 +64,7 @@ func foldCopy(f *factors, dst, src, next *byte, n uintptr, crc uint32) uint32
 //go:noescape
 func foldStream(f *factors, dst, src, next *byte, n uintptr, crc uint32) uint32
 
-// fence orders what was streamed before whatever this goroutine does next.
+// fence is Fence.
 func fence()
 
 // foldCombine moves a sum on by n bytes, by a table that was scaled.

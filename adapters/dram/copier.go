@@ -218,8 +218,8 @@ func copyBytes(dst, src, ahead []byte, streams bool) {
 
 // copySum is copyBytes that makes the sum of what it stores.
 func copySum(dst, src, ahead []byte, streams bool) uint32 {
-	if streams && len(dst) >= streamLeast {
-		return crc32c.Stream(dst, src, ahead, 0)
+	if streams {
+		return crc32c.Stream(dst, src, ahead, 0) // fenced as stream is
 	}
-	return crc32c.Copy(dst, src, ahead[:min(len(ahead), streamLeast)], 0)
+	return crc32c.Copy(dst, src, nil, 0)
 }
