@@ -35,8 +35,8 @@ generate: ## mocks, wire and proto (which needs protoc of 3.21, Debian 12's)
 	sh scripts/proto.sh
 	sh scripts/proto-python.sh
 
-bench: ## measures every bar and shape into docs/benchmarks, each as it is done (25 minutes; ALL=1: an hour); BARS=restore-1,mixed-4 runs these bars alone
-	sh scripts/benchmarks.sh $(if $(BARS),ratios report)
+bench: ## measures every bar and shape into docs/benchmarks, each as it is done (an hour on two cores); BARS=restore-1,mixed-4 runs these bars alone
+	RUNS=$${RUNS:-3} sh scripts/benchmarks.sh $(if $(BARS),ratios report)
 
 bench-redis: ## ranges of several sizes over sockets, beside redis-server with the same objects, whole objects and bare loops
 	go run ./cmd/spanpool bench ranges --redis need

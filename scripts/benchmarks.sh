@@ -7,7 +7,8 @@
 #   sh scripts/benchmarks.sh [WHAT...]    what: ceiling ratios ranges mixed shapes micro report; all but micro by default
 #   BARS=restore-1,mixed-4                these of the ratios
 #   SHAPES=wire,group-61                  these of the shapes
-#   ALL=1                                 micro too, and three runs of each shape, where the default is one
+#   RUNS=3                                runs of each shape, of which a figure is the median; one by default, three by make bench
+#   ALL=1                                 micro too, and three runs
 #   QUICK=1 OUT=FOLDER                    all of it, of a few pages and a single pair, to see that it runs to the end
 #
 # It should have the machine to itself. RUNS and PAIRS make it shorter, and its figures none to publish.
