@@ -130,7 +130,7 @@ func copyRun(ctx context.Context, ops []ports.CopyOp, errs []error, streams bool
 			continue
 		}
 		var ahead []byte
-		if streams && i+1 < len(ops) {
+		if (streams || op.Sum) && i+1 < len(ops) {
 			ahead = sourceOf(&ops[i+1])
 		}
 		if op.Sum {
