@@ -27,7 +27,7 @@ func makePowers() (t [16][16]uint32) {
 func Combine(a, b uint32, lenB uint64) uint32 { return combine(best(), a, b, lenB) }
 
 func combine(k kernel, a, b uint32, lenB uint64) uint32 {
-	if k == folding {
+	if k != plain {
 		return foldCombine(&scaled, a, lenB) ^ b
 	}
 	for i := 0; lenB > 0; i++ {

@@ -33,16 +33,21 @@ const (
 type kernel uint8
 
 const (
-	plain   kernel = iota // hash/crc32
-	folding               // folds with AVX-512: only where canFold
+	plain       kernel = iota // hash/crc32
+	multiplying               // the same, and multiplies with PCLMULQDQ: only where canMultiply
+	folding                   // that too, and folds with AVX-512: only where canFold
 )
 
 // best is what this processor does best.
 func best() kernel {
-	if canFold {
+	switch {
+	case canFold:
 		return folding
+	case canMultiply:
+		return multiplying
+	default:
+		return plain
 	}
-	return plain
 }
 
 // Update goes on with a sum by the bytes that follow: crc is that of all bytes before p. The sum of nothing is 0.
@@ -87,7 +92,7 @@ func updatePiece(k kernel, crc uint32, p []byte) uint32 {
 
 func copySum(k kernel, dst, src, next []byte, crc uint32) uint32 {
 	check(dst, src)
-	if k == plain || overlap(dst, src) {
+	if k != folding || overlap(dst, src) {
 		return copyPlain(k, dst, src, crc)
 	}
 	for len(dst) > piece {
@@ -105,7 +110,7 @@ func copyPiece(dst, src, next []byte, crc uint32) uint32 {
 }
 
 func streamSum(k kernel, dst, src, next []byte, crc uint32) uint32 {
-	if k == plain || !gains(dst) || overlap(dst, src) {
+	if k != folding || !gains(dst) || overlap(dst, src) {
 		return copySum(k, dst, src, next, crc)
 	}
 	check(dst, src)

@@ -13,6 +13,9 @@ import (
 // kernels are those that this processor has.
 func kernels() map[string]kernel {
 	all := map[string]kernel{"plain": plain}
+	if canMultiply {
+		all["multiplying"] = multiplying
+	}
 	if canFold {
 		all["folding"] = folding
 	}

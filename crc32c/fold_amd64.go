@@ -4,9 +4,11 @@ package crc32c
 
 import "golang.org/x/sys/cpu"
 
-// canFold: what is used of AVX-512, and its product of two 64-bit polynomials, four at once.
-var canFold = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VPCLMULQDQ &&
-	cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSE42
+// canMultiply: the product of two 64-bit polynomials, and the remainder of one. Valgrind has both, too.
+var canMultiply = cpu.X86.HasPCLMULQDQ && cpu.X86.HasSSE42
+
+// canFold: what is used of AVX-512, with four such products at once.
+var canFold = canMultiply && cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VPCLMULQDQ
 
 // factors is what the assembly multiplies by, in its order.
 //

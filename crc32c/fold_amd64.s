@@ -321,10 +321,12 @@ digit:
 	MOVQ CX, BX
 	ANDQ $15, BX
 	JZ   next
-	VMOVD (SI)(BX*4), X0
-	VMOVD AX, X1
-	VPCLMULQDQ $0x00, X0, X1, X0
-	VMOVQ X0, BX
+	MOVL (SI)(BX*4), BX
+	MOVQ BX, X0
+	MOVL AX, AX // clears the upper half
+	MOVQ AX, X1
+	PCLMULQDQ $0x00, X1, X0
+	MOVQ X0, BX
 	XORL AX, AX
 	CRC32Q BX, AX
 
