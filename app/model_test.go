@@ -144,6 +144,7 @@ var modelFaults = []struct {
 	{"Link", "Op", faults.Verdict{Err: ports.ErrBounds}},
 	{"Link", "Op", faults.Verdict{Drop: true}},
 	{"Link", "Op", faults.Verdict{Flip: true}},
+	{"Link", "Op", faults.Verdict{Missum: true}},
 	{"Link", "Submit", faults.Verdict{Err: ports.ErrReset}},
 	{"PeerWriter", "Reserve", faults.Verdict{Drop: true, Effect: true}},
 	{"PeerWriter", "Reserve", faults.Verdict{Err: ports.ErrPeer}},

@@ -102,7 +102,7 @@ func (s *spoiled) rest() {
 // spoil turns a bit over somewhere, at rest. What the reader has verified is left alone: it is not verified again.
 func (s *spoiled) spoil() {
 	off := rapid.Uint64Range(0, s.size-1).Draw(s.t, "byte")
-	switch rapid.SampledFrom([]string{"holder", "slot", "slot", "wire"}).Draw(s.t, "where") {
+	switch rapid.SampledFrom([]string{"holder", "slot", "slot", "wire", "sum"}).Draw(s.t, "where") {
 	case "holder":
 		if rapid.SampledFrom(s.owners).Draw(s.t, "holder").FlipForTesting(namespace, "k", off) {
 			s.flips++
@@ -114,6 +114,8 @@ func (s *spoiled) spoil() {
 			s.flips++
 			s.reached["slot spoiled"]++
 		}
+	case "sum": // spoils no byte
+		s.b.fail(next(rapid.Int64Range(1, 2).Draw(s.t, "ops"), "Link", "Op", nil, faults.Verdict{Missum: true}))
 	default:
 		s.flips++
 		s.b.fail(next(rapid.Int64Range(1, 2).Draw(s.t, "ops"), "Link", "Op", nil, faults.Verdict{Flip: true}))
