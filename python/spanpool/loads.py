@@ -182,6 +182,12 @@ class Loads:
         with self._lock:
             self._open.pop(session.number, None)
 
+    def close(self) -> None:
+        """Forgets all sessions, which end with the client, and ends the thread."""
+        with self._lock:
+            self._open, self._over, self._spare, self._wanted = {}, [], None, 0.0
+        self._wake.set()
+
     def work(self) -> bool:
         """Closes what is over or idle, and opens a spare session while loads begin. False when there will be nothing to do until one does."""
         now = time.monotonic()

@@ -6,6 +6,7 @@ addresses of a class are base[r] + row[i] * stride[r]: a page's row in each laye
 from __future__ import annotations
 
 from itertools import chain
+from operator import index
 from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -62,6 +63,8 @@ def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int],
     rows = pick(ptrs, members)
     if set(map(len, rows)) != {n}:
         raise ValueError("not as many addresses as sizes")
+    for number in chain(sizes, offsets, rows[0]):  # numpy would cut a float; that the other rows are of another kind is not looked for
+        index(number)
     addresses = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=n * len(rows)).reshape(len(rows), n)
     if addresses.min() < 0:
         raise ValueError("no address")
@@ -86,7 +89,10 @@ def _grouped(sizes: Sequence[Sequence[int]], offsets: Sequence[Sequence[int]]) -
 
 
 def _same(column: Sequence[Sequence[int]]) -> bool:
-    return isinstance(column, list) and column.count(column[0]) == len(column)
+    try:
+        return isinstance(column, list) and column.count(column[0]) == len(column)
+    except ValueError:  # arrays of numpy's have no one truth
+        return False
 
 
 def affine(addresses: np.ndarray, origin: int, rows: Optional[np.ndarray] = None) -> Optional[Affine]:

@@ -25,7 +25,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 import numpy as np
 
 from spanpool import ipc, loads, recognise
-from spanpool.client import BUSY, DEFAULT_SOCKET, SUCCESS, Client, Handle, Lists, Pattern, Placed, Runs, encode
+from spanpool.client import BUSY, DEFAULT_SOCKET, SUCCESS, Client, Existence, Handle, Lists, Pattern, Placed, Runs, encode
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.errors import CallError, GoneError, LimitError, NotQuietError, SpanpoolError, UnavailableError
 from spanpool.link import Deadline
@@ -206,17 +206,15 @@ class _Names:
                 return named
         try:
             found = _Named(now, now.find(keys))
-        except KeyError:
+        except (KeyError, TypeError):  # a list is no key, and has no hash
             return None
         if n:
             self._recent = ((list(keys), found), *self._recent[:RECENT - 1])
         return found
 
     def name(self, keys: Sequence[str], rows: np.ndarray, limits: pb.Limits) -> Optional[_Named]:
-        """Names those of the keys that are not, and finds all. None when one is no key, or the node has no room for so many."""
+        """Names those of the keys that are not, and finds all. None when the node has no room for so many."""
         room_keys, room_bytes = limits.handle_keys // 4, limits.handle_bytes // 4
-        if not all(0 < len(encode(k)) <= KEY_BYTES for k in keys):
-            return None
         drop: list[_Generation] = []
         with self._lock:
             now = self._now
@@ -360,6 +358,7 @@ class UMBPClient:
         return True
 
     def close(self) -> None:
+        self._loads.close()
         self.client.close()
 
     # Memory.
@@ -459,34 +458,74 @@ class UMBPClient:
 
     def batch_exists(self, keys: Sequence[str]) -> list[bool]:
         """Which keys are here or at a peer. What is found is kept for a short time, so that the load that follows finds it too."""
+        keys = self._list("exists", keys)
         found = self._exists(keys, leading_only=False)
         return found.found if found is not None else [False] * len(keys)
 
     def batch_exists_consecutive(self, keys: Sequence[str]) -> int:
         """How many keys from the first on exist without a gap."""
-        found = self._exists(keys, leading_only=True)
+        found = self._exists(self._list("exists", keys), leading_only=True)
         return found.leading if found is not None else 0
 
     def exists(self, key: str) -> bool:
         return self.batch_exists([key])[0]
 
-    def _exists(self, keys: Sequence[str], leading_only: bool) -> Any:
+    def _list(self, op: str, keys: Any) -> Sequence[str]:
+        """The keys as a list, which what is none is not of any."""
+        if isinstance(keys, (list, tuple)):
+            return keys
+        try:
+            return list(keys)
+        except Exception as e:
+            self._failed(op, e)
+            return []
+
+    def _exists(self, keys: Sequence[str], leading_only: bool) -> Optional[Existence]:
         try:
             if not keys:
                 return None
             if time.monotonic() < self._silent_until:
                 self._count("exists: the node did not answer a moment ago")
                 return None
+            deadline = Deadline(self.exists_timeout)
             named = self._names.find(keys)
-            found = self.client.exists(keys if named is None else named.runs, HOLD, leading_only, self.exists_timeout)
-            if len(found.found) != len(keys):
-                raise CallError("INTERNAL", f"{len(found.found)} answers for {len(keys)} keys")
-            return found
+            if named is not None:
+                return self._found(named.runs, len(keys), leading_only, deadline)
+            good = [i for i, k in enumerate(keys) if _is_key(k)]
+            if len(good) == len(keys):
+                return self._found(keys, len(keys), leading_only, deadline)
+            self._note("exists: INVALID", len(keys) - len(good))
+            found = [False] * len(keys)
+            for i, f in zip(good, self._found([keys[i] for i in good], len(good), False, deadline).found):
+                found[i] = f
+            return Existence(found, found.index(False))
         except Exception as e:
             if isinstance(e, SpanpoolError) and not isinstance(e, (CallError, LimitError)):
                 self._silent_until = time.monotonic() + BREAK
             self._failed("exists", e)
             return None
+
+    def _found(self, keys: Any, n: int, leading_only: bool, deadline: Deadline) -> Existence:
+        """Exists, in calls within the node's limits."""
+        most = self.client.connect(deadline.left()).limits.keys or n
+        if n <= most:
+            pieces: list[Any] = [keys] if n else []
+        else:
+            names = list(keys.handle.names[i] for first, count in zip(keys.first, keys.count) for i in range(first, first + count)) \
+                if isinstance(keys, Runs) else keys
+            pieces = [names[lo:lo + most] for lo in range(0, n, most)]
+        found, leading = [], 0  # type: list[bool], int
+        for piece in pieces:
+            some = self.client.exists(piece, HOLD, leading_only, deadline.left())
+            whole = leading == len(found)
+            found += some.found
+            leading += some.leading if whole else 0
+            if leading_only and leading < len(found):
+                found += [False] * (n - len(found))
+                break
+        if len(found) != n:
+            raise CallError("INTERNAL", f"{len(found)} answers for {n} keys")
+        return Existence(found, leading)
 
     # Bytes.
 
@@ -517,6 +556,7 @@ class UMBPClient:
 
     def _move(self, op: str, call: _Lists) -> list[bool]:
         """All of a call of the engine's. Keys that were busy, or whose transfer failed, are asked for again."""
+        call = call._replace(keys=self._list(op, call.keys))
         n = len(call.keys)
         ok = [False] * n
         try:
@@ -581,7 +621,16 @@ class UMBPClient:
                 self._loads.leave(session)
 
     def _ask(self, work: _Work, c: recognise.Class) -> None:
-        """Adds what one class asks for. Keys of private memory are moved at once, through a buffer."""
+        """Adds what one class asks for. Keys of private memory are moved at once, through a buffer; what is no key is refused alone."""
+        names = recognise.pick(work.call.keys, c.members)
+        if self._names.find(names) is None:
+            good = [i for i, k in enumerate(names) if _is_key(k)]
+            if len(good) < len(names):
+                for i in set(range(len(names))).difference(good):
+                    work.status[c.members[i]] = pb.KEY_STATUS_INVALID
+                if good:
+                    self._ask(work, _choose(c, good))
+                return
         lo, hi = c.addresses.min(axis=0), c.addresses.max(axis=0) + c.sizes
         regions = [self._at(a, b) for a, b in zip(lo.tolist(), hi.tolist())]
         if any(r is None for r in regions):
@@ -732,6 +781,10 @@ class UMBPClient:
         if self._count(kind, n):
             log.warning("%s%s (logged once; UMBPClient.counts has how often)", kind, f": {e}" if e is not None else "",
                         exc_info=e if e is not None and not isinstance(e, SpanpoolError) else None)
+
+
+def _is_key(k: Any) -> bool:
+    return isinstance(k, (str, bytes)) and 0 < len(encode(k)) <= KEY_BYTES
 
 
 def _bytes_of(region: _Region) -> Private:

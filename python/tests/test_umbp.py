@@ -316,6 +316,50 @@ class CallsTest(Case):
             for key, row in zip(pool.keys("abc"), rows):
                 np.testing.assert_array_equal(content(key, 128)[64 * layer:64 * layer + 64], pool.page(0, layer, row))
 
+    def test_what_is_no_key_fails_alone(self):
+        client = self.umbp()
+        pool = self.pool(client)
+        self.assertEqual([True], self.put(client, pool, ["a"]))
+        pool.poison()
+        good = pool.keys("a")[0]
+        ptrs, sizes, offsets = pool.ranges([3, 4], set(pool.layers))
+        for n, bad in enumerate((5, None, 1.5, ["b"], "", "x" * 513, b"")):
+            self.assertEqual([True, False], client.batch_get_ranges_into_ptr([good, bad], ptrs, sizes, offsets), bad)
+            self.assertEqual([False, True], client.batch_put_ranges_from_ptr([bad, f"new{n}"], pool.object_sizes() * 2, ptrs, sizes, offsets), bad)
+            self.assertEqual([False, True, False], client.batch_exists([bad, good, bad]), bad)
+        self.assertEqual(7, client.counts["get: INVALID"])
+        for none in (None, 7):
+            self.assertEqual([], client.batch_exists(none))
+            self.assertEqual([], client.batch_get_ranges_into_ptr(none, none, none, none))
+        self.assertEqual([True], client.batch_exists(k for k in [good]))
+        self.assertEqual([False], client.batch_get_ranges_into_ptr([good], [[p + 0.5 for p in ptrs[0]]], sizes[:1], offsets[:1]), "an address is a whole number")
+        arrays = [[np.array(row) for row in column] for column in (ptrs, sizes, offsets)]
+        self.assertEqual([True, True], client.batch_get_ranges_into_ptr([good, good], *arrays))
+
+    def test_more_keys_than_a_call_of_exists_takes(self):
+        client = self.umbp()
+        pool = self.pool(client)
+        self.put(client, pool, ["a", "b", "c", "d", "e"])
+        small = pb.HelloReply()
+        small.CopyFrom(client.client.connect())
+        small.limits.keys = 2
+        keys = pool.keys(["a", "b", "c", "none", "d", "e"])
+        with mock.patch.object(client.client, "connect", lambda *_: small):
+            self.assertEqual([True] * 3 + [False] + [True] * 2, client.batch_exists(keys))
+            self.assertEqual(3, client.batch_exists_consecutive(keys))
+            self.assertEqual(2, client.batch_exists_consecutive(keys[:2]))
+
+    def test_close_ends_its_thread(self):
+        client = self.umbp()
+        pool = self.pool(client)
+        self.put(client, pool, ["a"])
+        ptrs, sizes, offsets = pool.ranges([3], {0})
+        self.assertEqual([True], client.batch_get_ranges_into_ptr(pool.keys("a"), ptrs, sizes, offsets))
+        thread = client._loads._thread
+        client.close()
+        thread.join(30)
+        self.assertFalse(thread.is_alive())
+
     def test_memory_that_is_not_registered_fails_its_keys_alone(self):
         client = self.umbp()
         pool = self.pool(client)
