@@ -178,6 +178,17 @@ func (n *Node) expose(i uint32, r ports.Region) error {
 	return nil
 }
 
+// Unreached names the transports that do not reach the pool's memory, and why: what they bring goes by the arena, and peers are not
+// served over them.
+func (n *Node) Unreached() (all []ports.Refusal) {
+	for _, t := range n.p.Transports {
+		if err := n.blind[t.Kind()]; err != nil {
+			all = append(all, ports.Refusal{Kind: t.Kind(), Reason: err.Error()})
+		}
+	}
+	return all
+}
+
 func shareOf(pages []uint32, share float64) uint64 {
 	var total uint64
 	for _, p := range pages {

@@ -72,13 +72,15 @@ func TestNodesInDeviceMemoryServeEachOther(t *testing.T) {
 // serve by it.
 func TestANodeInDeviceMemoryTakesALinkThatDoesNotReachIt(t *testing.T) {
 	lib := fakeGPU(t, fakehip.Options{})
+	var told logged
 	common := []string{"--arena-get-bytes", "1MiB", "--arena-put-bytes", "1MiB", "--transport", "shm", "--dram-bytes", "8MiB"}
 	a, err := New(settingsOf(t, common...), Options{Log: io.Discard})
 	require.NoError(t, err)
 	require.NoError(t, a.Start(t.Context()))
-	b, err := New(settingsOf(t, append(common, "--node-id", "b", "--peers", "a="+a.At.Control, "--medium", "hbm", "--gpu-library", lib.Path, "--gpu-reserve-bytes", "1MiB")...), Options{Log: io.Discard})
+	b, err := New(settingsOf(t, append(common, "--node-id", "b", "--peers", "a="+a.At.Control, "--medium", "hbm", "--gpu-library", lib.Path, "--gpu-reserve-bytes", "1MiB")...), Options{Log: &told})
 	require.NoError(t, err)
 	require.NoError(t, b.Start(t.Context()))
+	require.Contains(t, told.String(), "does not reach the pool")
 
 	const n = 200_000
 	object := make([]byte, n)

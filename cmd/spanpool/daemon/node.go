@@ -44,6 +44,9 @@ func newNode(s *config.Settings, self ports.Peer, m *memory, t transports, c *co
 		return nil, partError("node", err)
 	}
 	own.opened("node", func() error { stop(); return nil })
+	for _, r := range n.Unreached() {
+		l.Info("a transport does not reach the pool: it brings bytes to the arena, and serves no peer", "transport", r.Kind, "reason", r.Reason)
+	}
 	return n, nil
 }
 
