@@ -55,7 +55,7 @@ func makeLossy(t testing.TB, between *proxy.Proxy, way proxy.Way, on bool) {
 }
 
 // slow is a way that splits in random places, waits now and then, and is no faster than a good line.
-var slow = proxy.Way{Piece: 32 << 10, Split: true, Stall: 3 * time.Millisecond, StallOneIn: 40, Rate: 64 << 20}
+var slow = proxy.Way{Piece: 32 << 10, Split: true, Stall: 3 * time.Millisecond, StallOneIn: 100, Rate: 128 << 20}
 
 func TestTransportSuite(t *testing.T) {
 	delayed := faults.Every("Link", "Op", faults.Verdict{Before: faults.For(time.Millisecond), After: faults.For(time.Millisecond)})
