@@ -309,7 +309,7 @@ func (p copyPair) allocatesNothing(t *testing.T) {
 // aSumIsOfWhatWasStored asks every second op for its sum: a Copier makes the sums of host memory or none, and never that of an op
 // which asked for none or failed. A large op, which might be copied in pieces, is among them.
 func (p copyPair) aSumIsOfWhatWasStored(t *testing.T) {
-	const large = 3<<20 + 17
+	const large = 1<<20 + 17
 	dst, src := p.regions(t, copyBytes+large)
 	small := p.scatteredOpsOf(dst, src, copyBytes)
 	ops := append(small, ports.CopyOp{Dst: dst, Src: src, DstOff: copyBytes, Len: large}, ports.CopyOp{Dst: dst, Src: src, DstOff: dst.Len(), Len: 1})

@@ -53,7 +53,7 @@ func bytesOf(segs []ports.Segment) (sum uint64) {
 // sumsAreOfTheBytesThatLanded draws small segments and large ones, some of no length, in any order on either side; an op of several
 // chunks is among them.
 func sumsAreOfTheBytesThatLanded(t *testing.T, x *exchange) {
-	l, dst := x.link(t), x.local(t, 6*bufferBytes)
+	l, dst := x.link(t), x.local(t, 2*bufferBytes)
 	rapid.Check(t, func(r *rapid.T) {
 		content.Poison(dst.Bytes())
 		var ops [][]ports.Segment
