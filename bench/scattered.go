@@ -61,7 +61,8 @@ type scattered struct {
 	memory  ports.Memory
 	session ports.SessionID // as a rank has one for a restore: a key is resolved once
 	m       *moves
-	calls   []ports.GetBatch
+	calls   []ports.GetBatch // by lists
+	pattern []ports.GetBatch // the same ranges by a pattern, as a rank gives them whose layout stays
 	out     []ports.Result
 }
 
@@ -118,6 +119,8 @@ func (s *scattered) fill(ctx context.Context) error {
 	to := uint64(guardBytes)
 	for set := range s.sets {
 		call := ports.GetBatch{Namespace: namespace, Regions: []ports.Memory{s.memory}, Session: s.session}
+		byPattern := call
+		byPattern.Patterns = []ports.Pattern{s.patternAt(to)}
 		var pieces []piece
 		for k := range s.keys {
 			name := scatteredName(set*s.keys + k)
@@ -135,9 +138,22 @@ func (s *scattered) fill(ctx context.Context) error {
 			}
 			call.Keys, call.End = append(call.Keys, name), append(call.End, uint32(len(call.Ranges)))
 		}
-		s.calls, s.m.calls = append(s.calls, call), append(s.m.calls, pieces)
+		byPattern.Keys = call.Keys
+		s.calls, s.pattern, s.m.calls = append(s.calls, call), append(s.pattern, byPattern), append(s.m.calls, pieces)
 	}
 	return nil
+}
+
+// patternAt is the ranges of a call, whose first range goes to an offset of the destination.
+func (s *scattered) patternAt(to uint64) (p ports.Pattern) {
+	each := s.layer + guardBytes
+	for l := range uint64(s.layers) {
+		p.Ranges = append(p.Ranges, domain.PatternRange{Off: l * s.step(), Len: s.layer, Base: to + l*each, Stride: uint64(s.layers) * each})
+	}
+	for k := range uint64(s.keys) {
+		p.Rows = append(p.Rows, k)
+	}
+	return p
 }
 
 // close ends what openScattered opened, as far as it came.
@@ -161,9 +177,9 @@ func (s *scattered) close() error {
 	return errors.Join(errs...)
 }
 
-// ours makes one call through the node. All of its bytes must have crossed.
-func (s *scattered) ours(ctx context.Context, i int) error {
-	if err := s.reader().BatchGetRanges(ctx, &s.calls[i], s.out); err != nil {
+// ours makes one of those calls through the node. All of its bytes must have crossed.
+func (s *scattered) ours(ctx context.Context, calls []ports.GetBatch, i int) error {
+	if err := s.reader().BatchGetRanges(ctx, &calls[i], s.out); err != nil {
 		return err
 	}
 	for k, r := range s.out {

@@ -56,7 +56,8 @@ func (o *Ratios) copiesBar(open OpenCluster, c scatter, name string, atLeast flo
 	places := max(o.Places, 1)
 	return pairing{name: name, what: fmt.Sprintf("%d B ranges that are not adjacent, %d of each of %d keys, in a session, into registered memory over shm: against bare copies of the same fragments",
 		c.layer, c.layers, c.keys),
-		ours: s.side(o, rateOurs, rateOurs), theirs: s.side(o, copies(1), copies(places)), end: s.close, ceiling: o.ceilingOf(TransportSHM, c.layer),
+		ours: s.side(o, rateOurs, rateByPattern, rateOurs), theirs: s.side(o, copies(1), copies(1), copies(places)), end: s.close, ceiling: o.ceilingOf(TransportSHM, c.layer),
 		bars: []bar{{name: ofCopies, atLeast: atLeast, reference: refLocal},
-			{name: fmt.Sprintf("get_gibps of bare copies by %d", places), figure: 1, reference: refLocal}}}
+			{name: ofCopies + ", asked by pattern", figure: 1, atLeast: atLeast, reference: refLocal},
+			{name: fmt.Sprintf("get_gibps of bare copies by %d", places), figure: 2, reference: refLocal}}}
 }

@@ -53,10 +53,10 @@ func TestALayerGroupKeepsItsBounds(t *testing.T) {
 			defer func() { require.NoError(t, s.close()) }()
 			const warm, runs = 20, 40
 			for range warm {
-				require.NoError(t, s.ours(t.Context(), 0))
+				require.NoError(t, s.ours(t.Context(), s.calls, 0))
 			}
 			before := s.reader().Stats()
-			allocations := testing.AllocsPerRun(runs, func() { require.NoError(t, s.ours(t.Context(), 0)) })
+			allocations := testing.AllocsPerRun(runs, func() { require.NoError(t, s.ours(t.Context(), s.calls, 0)) })
 			after := s.reader().Stats()
 			asked := (runs + 1) * uint64(c.keys) * c.asked() // AllocsPerRun makes a call before it counts
 			require.Equal(t, asked, after.Wire[ports.PurposeGet]-before.Wire[ports.PurposeGet])
@@ -78,7 +78,7 @@ func BenchmarkLayerGroup(b *testing.B) {
 			b.SetBytes(int64(c.asked()) * int64(c.keys))
 			b.ReportAllocs()
 			for b.Loop() {
-				require.NoError(b, s.ours(b.Context(), 0))
+				require.NoError(b, s.ours(b.Context(), s.calls, 0))
 			}
 			require.NoError(b, s.close())
 		})

@@ -208,7 +208,11 @@ func (o *Ratios) ceilingOf(transport string, fragment uint64) func() (float64, e
 }
 
 func rateOurs(ctx context.Context, s *shared) (float64, error) {
-	return s.scattered.m.rate(scatteredTime, func(i int) error { return s.scattered.ours(ctx, i) })
+	return s.scattered.m.rate(scatteredTime, func(i int) error { return s.scattered.ours(ctx, s.scattered.calls, i) })
+}
+
+func rateByPattern(ctx context.Context, s *shared) (float64, error) {
+	return s.scattered.m.rate(scatteredTime, func(i int) error { return s.scattered.ours(ctx, s.scattered.pattern, i) })
 }
 
 func rateBare(_ context.Context, s *shared) (float64, error) {

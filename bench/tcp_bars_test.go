@@ -43,7 +43,7 @@ func TestAllSidesOfSmallRangesReadThemIntoPlace(t *testing.T) {
 	// One that moves only a part of it is found out.
 	for left := range 2 {
 		_, err := s.side(&Ratios{}, func(ctx context.Context, s *shared) (float64, error) {
-			return 1, s.scattered.ours(ctx, left)
+			return 1, s.scattered.ours(ctx, s.scattered.calls, left)
 		})(t.Context())
 		require.ErrorIs(t, err, ErrFailed)
 		require.ErrorContains(t, err, "wrong byte")
@@ -61,7 +61,7 @@ func TestSmallRangesCrossEachTime(t *testing.T) {
 	require.NoError(t, s.ready(t.Context()))
 	sc := s.scattered
 	for range 3 {
-		require.NoError(t, sc.ours(t.Context(), 1))
+		require.NoError(t, sc.ours(t.Context(), sc.calls, 1))
 	}
 	stats := sc.reader().Stats()
 	require.EqualValues(t, 3*sc.keys*sc.layers*int(sc.layer), stats.Wire[0]+stats.Wire[1])
@@ -75,7 +75,7 @@ func TestSmallRangesCrossEachTime(t *testing.T) {
 	}
 	require.Equal(t, ErrFailed, func() error {
 		sc.calls[0].Keys[0] = "gone"
-		if err := sc.ours(t.Context(), 0); err != nil {
+		if err := sc.ours(t.Context(), sc.calls, 0); err != nil {
 			require.ErrorContains(t, err, `"gone"`)
 			return ErrFailed
 		}
