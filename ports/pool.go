@@ -107,7 +107,7 @@ type Target struct {
 }
 
 // GetBatch asks for ranges of many keys, as lists or by patterns. All columns are borrowed for the call. Keys may repeat; each is
-// served.
+// served. Where destinations overlap, which of the bytes stay there is not defined, and Result.Verified says nothing of them.
 type GetBatch struct {
 	Namespace string
 	Keys      []string
