@@ -19,7 +19,7 @@ type putOrder struct {
 }
 
 // putsInFlight is how many bytes those are at most: two rounds, so that one is written while the next is copied.
-func (n *Node) putsInFlight() uint64 { return 2 * n.linkBytes }
+func (n *Node) putsInFlight() uint64 { return 4 * n.linkBytes }
 
 // ask reports whether there is room for a round now; else it waits for it, and a completion with tagRound tells when to look again.
 func (c *conn) ask(r *putRound, turn domain.LinkTurn) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // twoRounds is a node of which puts have two rounds on a link, of 16 KiB each.
-var twoRounds = place{put: 64 * kib, link: 16 * kib}
+var twoRounds = place{put: 64 * kib, link: 8 * kib}
 
 // startPut puts from a goroutine; it asks for its place before the next one does.
 func startPut(ctx context.Context, b *node, size uint64, keys ...string) chan []ports.Result {
@@ -27,7 +27,7 @@ func startPut(ctx context.Context, b *node, size uint64, keys ...string) chan []
 func TestPutsEndOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorldOver(t, false, &inproc.LinkModel{BytesPerSecond: 1e6, Delay: 50 * time.Microsecond})
-		a, b := w.pair(place{}, place{put: 32 * kib, link: 16 * kib})
+		a, b := w.pair(place{}, place{put: 32 * kib, link: 8 * kib})
 		begin := time.Now()
 		var took [3]time.Duration
 		var all [3]chan []ports.Result
