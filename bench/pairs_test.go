@@ -230,6 +230,16 @@ func TestAFailureNamesItsSide(t *testing.T) {
 	}
 }
 
+// TestFiguresOfBarsNeedNoQuotes: the scripts take the columns of a row apart at its commas.
+func TestFiguresOfBarsNeedNoQuotes(t *testing.T) {
+	o := Ratios{Pairs: 1, Places: 2, MaxMemory: 1 << 40}
+	for _, p := range o.all(nil) {
+		for _, b := range p.bars {
+			require.NotContains(t, b.name, ",", p.name)
+		}
+	}
+}
+
 // TestThePageSaysWhatEachBarIs: docs/benchmarks has every bar in a row of its table.
 func TestThePageSaysWhatEachBarIs(t *testing.T) {
 	page, err := os.ReadFile("../docs/benchmarks/README.md")

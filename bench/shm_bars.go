@@ -58,6 +58,6 @@ func (o *Ratios) copiesBar(open OpenCluster, c scatter, name string, atLeast flo
 		c.layer, c.layers, c.keys),
 		ours: s.side(o, rateOurs, rateByPattern, rateOurs), theirs: s.side(o, copies(1), copies(1), copies(places)), end: s.close, ceiling: o.ceilingOf(TransportSHM, c.layer),
 		bars: []bar{{name: ofCopies, atLeast: atLeast, reference: refLocal},
-			{name: ofCopies + ", asked by pattern", figure: 1, atLeast: atLeast, reference: refLocal},
+			{name: ofCopies + " by pattern", figure: 1, atLeast: atLeast, reference: refLocal},
 			{name: fmt.Sprintf("get_gibps of bare copies by %d", places), figure: 2, reference: refLocal}}}
 }
