@@ -221,5 +221,5 @@ func copySum(dst, src, ahead []byte, streams bool) uint32 {
 	if streams {
 		return crc32c.Stream(dst, src, ahead, 0) // fenced as stream is
 	}
-	return crc32c.Copy(dst, src, nil, 0)
+	return crc32c.Copy(dst, src, ahead, 0)
 }
