@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -33,7 +34,7 @@ func sumOf(regions []ports.Region, l *domain.Layout, r domain.Run) uint32 {
 // sumOn goes on with a sum by a run.
 func sumOn(sum uint32, regions []ports.Region, l *domain.Layout, r domain.Run) uint32 {
 	mustPlan(domain.ForEachRangePageFragment(*l, r, func(f domain.Fragment) bool {
-		sum = domain.AddSum(sum, hostBytes(regions[f.Page.Buffer], f.Off, f.Len))
+		sum = crc32c.Update(sum, hostBytes(regions[f.Page.Buffer], f.Off, f.Len))
 		return true
 	}))
 	return sum

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -43,7 +44,7 @@ func (c *getCall) verifyDirect(k *getKey) (bad domain.Run, err error) {
 				g := c.rangeAt(k, o)
 				end := g.Off + g.Len
 				if n := min(end, r.End()) - at; end > at {
-					sum = domain.AddSum(sum, hostBytes(c.regions[g.Region].Region, g.RegionOff+at-g.Off, n))
+					sum = crc32c.Update(sum, hostBytes(c.regions[g.Region].Region, g.RegionOff+at-g.Off, n))
 					at += n
 				}
 				if end <= at {

@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -180,7 +181,7 @@ func (c *getCall) verifyUnit(u uint32) (bad domain.Run, found bool) {
 			at += spans[0].Len
 			spans = spans[1:]
 		}
-		bad, found = r, domain.AddSum(0, hostBytes(a.region, at+r.Off-spans[0].Off, r.Len)) != k.view.sums[i]
+		bad, found = r, crc32c.Update(0, hostBytes(a.region, at+r.Off-spans[0].Off, r.Len)) != k.view.sums[i]
 		return !found
 	})
 	return bad, found

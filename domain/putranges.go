@@ -2,9 +2,6 @@ package domain
 
 import "github.com/spanpool/spanpool/crc32c"
 
-// AddSum goes on with a CRC-32C by the bytes that follow; the sum of nothing is 0.
-func AddSum(sum uint32, b []byte) uint32 { return crc32c.Update(sum, b) }
-
 // ForEachWhole yields the put-ranges (lens, in object order; they tile the object) whose bytes all lie in runs, which are in order,
 // do not overlap, and may touch. These are the ones that can be verified by those bytes. An emit that returns false ends it.
 func ForEachWhole(lens []uint64, runs []Run, emit func(i int, r Run) bool) {
@@ -106,7 +103,7 @@ func (s *Summer) Add(b []byte) {
 	for len(b) > 0 {
 		left := s.lens[len(s.sums)] - s.done
 		n := min(left, uint64(len(b)))
-		s.sum = AddSum(s.sum, b[:n])
+		s.sum = crc32c.Update(s.sum, b[:n])
 		s.done += n
 		b = b[n:]
 		if n == left {
