@@ -60,6 +60,7 @@ type Proxy struct {
 		conns  map[*net.TCPConn]struct{}
 		gate   chan struct{} // closed: bytes go on
 		budget [2]int64      // bytes of all connections until each is cut that has more; negative: any number
+		hold   [2]int64      // bytes of all connections until everything is held; negative: any number
 		pairs  uint64
 		cuts   int
 		closed bool
@@ -77,6 +78,7 @@ func New(t testing.TB, target string, seed uint64, w Way) *Proxy {
 	p.mu.gate = make(chan struct{})
 	close(p.mu.gate)
 	p.mu.budget = [2]int64{-1, -1}
+	p.mu.hold = [2]int64{-1, -1}
 	p.wg.Go(p.accept)
 	t.Cleanup(p.close)
 	return p
@@ -96,6 +98,20 @@ func (p *Proxy) Set(w Way) {
 func (p *Proxy) Hold(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.mu.hold = [2]int64{-1, -1}
+	p.setHeld(on)
+}
+
+// HoldAfter holds everything once so many bytes of that direction have passed, over all connections, from now on; pieces that
+// are on their way pass whole, one of each connection. Hold takes it back.
+func (p *Proxy) HoldAfter(d Direction, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.hold[d] = bytes
+}
+
+// setHeld is called under p.mu.
+func (p *Proxy) setHeld(on bool) {
 	select {
 	case <-p.mu.gate:
 		if on {
@@ -259,6 +275,12 @@ func (p *Proxy) spend(d Direction, c *course, n int) (passes int, cut bool) {
 	}
 	if cut {
 		p.mu.cuts++
+	}
+	if left := &p.mu.hold[d]; *left >= 0 {
+		if *left -= int64(passes); *left <= 0 {
+			*left = -1
+			p.setHeld(true)
+		}
 	}
 	return passes, cut
 }

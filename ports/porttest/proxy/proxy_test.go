@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -118,6 +119,29 @@ func TestWhatIsHeldComesLater(t *testing.T) {
 	_, err = c.Read(b[:])
 	require.NoError(t, err)
 	require.Equal(t, byte(7), b[0])
+}
+
+func TestHoldAfterPassesSoMuchAndNoMoreUntilItIsTakenBack(t *testing.T) {
+	p := proxy.New(t, echo(t), 1, proxy.Way{Piece: 100})
+	p.HoldAfter(proxy.ToDialler, 250)
+	c, err := net.Dial("tcp", p.Addr())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write(make([]byte, 1_000))
+	require.NoError(t, err)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	b := make([]byte, 1_000)
+	first, err := io.ReadAtLeast(c, b, 250)
+	require.NoError(t, err)
+	require.Less(t, first, 350, "less than a piece more")
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(30*time.Millisecond)))
+	_, err = c.Read(b)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	p.HoldAfter(proxy.ToDialler, 1)
+	p.Hold(false)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	_, err = io.ReadFull(c, b[first:])
+	require.NoError(t, err)
 }
 
 func TestCutAfterCountsAllConnections(t *testing.T) {
