@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -338,13 +339,17 @@ func TestADeadlineOfWhatWasNotSentEndsNoLink(t *testing.T) {
 
 // TestADeadlineOfWhatIsUnderWayEndsTheLink resets the neighbours, which may try again on a new one.
 func TestADeadlineOfWhatIsUnderWayEndsTheLink(t *testing.T) {
-	asker, owner, between := through(t, Config{})
+	late := &setForward{Clock: newClock()}
+	asker, owner, between := through(t, Config{Clock: late, OpTimeout: 2 * time.Hour})
 	l := dial(t, asker, owner)
 	dst, q := heap(t, 2*testBuffer), ports.NewCompletions()
 	b := batchOf(dst, 2, 0)
-	b.Ops[1].Deadline = asker.cfg.Clock.Now().Add(30 * time.Millisecond)
+	b.Ops[1].Deadline = late.Now().Add(time.Minute)
 	between.Hold(true)
 	require.NoError(t, l.Submit(b, q))
+	drawn(t, l)
+	late.by.Store(int64(time.Hour))
+	signal(l.wake)
 	for _, c := range take(t, q, 2) {
 		require.ErrorIs(t, c.Err, []error{ports.ErrReset, ports.ErrTimeout}[c.Tag])
 	}
@@ -354,6 +359,14 @@ func TestADeadlineOfWhatIsUnderWayEndsTheLink(t *testing.T) {
 	works(t, asker, owner)
 	require.Equal(t, -1, content.CheckPoison(dst.Bytes()))
 }
+
+// setForward is a clock that is set forward. Whoever waits for an instant of it is to be woken.
+type setForward struct {
+	ports.Clock
+	by atomic.Int64 // nanoseconds
+}
+
+func (c *setForward) Now() domain.Instant { return c.Clock.Now().Add(time.Duration(c.by.Load())) }
 
 // TestAnOpWithoutADeadlineIsBounded as every wait is.
 func TestAnOpWithoutADeadlineIsBounded(t *testing.T) {
