@@ -382,7 +382,11 @@ func aContextBoundsEveryMethod(t *testing.T, p *peers) {
 }
 
 func anEndedContextAsksNothing(t *testing.T, p *peers) {
+	last, began := ports.Trace{ID: [16]byte{7}, Span: [8]byte{7}}, make(chan struct{})
 	p.srv.Use(Answers{Each: func(ctx context.Context, _ string) error {
+		if ports.TraceOf(ctx) == last {
+			close(began)
+		}
 		<-ctx.Done()
 		return nil
 	}})
@@ -391,9 +395,18 @@ func anEndedContextAsksNothing(t *testing.T, p *peers) {
 	for _, m := range methods {
 		require.ErrorIs(t, m.call(ended, p, p.Owner), context.Canceled, m.name)
 	}
-	// One that does ask, for a while: by its end the server has seen whatever the others sent.
-	ctx, cancelAsking := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancelAsking()
+	// One that does ask: when it has come the server has seen whatever the others sent.
+	ctx, leave := context.WithTimeout(ports.WithTrace(t.Context(), last), patience)
+	defer leave()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		select {
+		case <-began:
+			leave()
+		case <-ctx.Done():
+		}
+	})
 	require.Error(t, methods[0].call(ctx, p, p.Owner))
 	require.Len(t, p.srv.TakeCalls(), 1)
 }
