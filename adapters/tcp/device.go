@@ -119,7 +119,7 @@ func (c *lane) deliver(f *flight) {
 	}
 	c.in.Lock()
 	defer c.in.Unlock()
-	if f.op == nil {
+	if f.op == nil || f.err != nil {
 		c.landing.forget()
 		return
 	}

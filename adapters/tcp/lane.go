@@ -1,10 +1,12 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"syscall"
 
 	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/ports"
@@ -53,8 +55,9 @@ type lane struct {
 		vec     vec
 		id      uint32  // of the write that is being sent
 		left    int     // of its frame and what precedes it; 0: none is being sent
+		frames  int     // what of lane.frames is being sent
 		aborted bool    // its op is gone: nothing may be sent any more
-		last    *flight // the write that is being sent, when some of it is device memory's
+		last    *flight // the write that is being sent, or was the last
 	}
 
 	// The receiver's own.
@@ -232,6 +235,7 @@ func (c *lane) aimOut(n int, last *flight) {
 	c.out.Lock()
 	defer c.out.Unlock()
 	c.out.vec.add(c.frames[:n])
+	c.out.frames = n
 	if last != nil {
 		c.leaving.reset()
 		last.addTo(&c.out.vec, &c.leaving)
@@ -294,8 +298,24 @@ func (c *lane) sendStep(fd int) (int, error) {
 		return 0, errAborted
 	}
 	n, err := c.out.vec.writev(fd)
+	if errors.Is(err, syscall.EFAULT) && c.out.left > 0 {
+		c.blankLocked(err)
+		return 0, nil
+	}
 	c.out.left = max(c.out.left-n, 0)
 	return n, err
+}
+
+// blankLocked has zeros sent in the place of what is left of a write, the memory of which is not there any more, since its frame may be
+// with the kernel, and the op fail. Precondition: out is held, and some of a write is not sent.
+func (c *lane) blankLocked(fault error) {
+	v, f := &c.out.vec, c.out.last
+	f.err = fmt.Errorf("memory fault: %w", fault)
+	payload := min(v.left, f.bytes)
+	frames := v.left - payload
+	v.reset()
+	v.add(c.frames[c.out.frames-frames : c.out.frames])
+	v.add(make([]byte, payload))
 }
 
 // receive takes responses until the link is dead. A caller's memory may vanish under it.
@@ -486,11 +506,15 @@ func (c *lane) bodyStep(fd int) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
 	v, f := &c.in.place, c.now
-	if f.op == nil { // thrown away
+	if f.op == nil || f.err != nil { // thrown away
 		v.reset()
 		v.add(c.buf[:min(c.left, len(c.buf))])
 	}
 	n, err := v.fill(fd)
+	if errors.Is(err, syscall.EFAULT) && f.err == nil { // a caller's memory is not there any more: nothing was taken from the socket
+		f.err = fmt.Errorf("memory fault: %w", err)
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}

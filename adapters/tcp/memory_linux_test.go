@@ -1,14 +1,14 @@
 package tcp
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
+	"github.com/spanpool/spanpool/ports/porttest/content"
 )
 
 // mapped is anonymous memory for the length of the test.
@@ -31,39 +31,76 @@ func vanishing(t testing.TB, n int) (b []byte, cut func()) {
 	return b, func() { require.NoError(t, unix.Ftruncate(fd, 0)) }
 }
 
-// TestACallersMemoryThatIsGoneFailsItsOpAlone: small fragments go there by way of a buffer, and sums are made there.
+// TestACallersMemoryThatIsGoneFailsItsOpAlone: small fragments go there by way of a buffer, others straight, and sums are made there.
 func TestACallersMemoryThatIsGoneFailsItsOpAlone(t *testing.T) {
-	const size = 64 << 10
+	const size = 512 << 10
 	owner, asker := listen(t, "owner", Config{}), listen(t, "asker", Config{})
-	require.NoError(t, owner.Transport.Expose(0, heap(t, size)))
+	mem := heap(t, size)
+	content.Fill(mem.Bytes(), 0, 0)
+	require.NoError(t, owner.Transport.Expose(0, mem))
 	l := dial(t, asker, owner)
 	gone, cut := vanishing(t, size)
 	cut()
 	there := ports.HostRegionOf(mapped(t, size))
-	for _, sum := range []bool{false, true} {
-		b := &ports.Batch{}
-		for i := range uint64(2) {
-			b.Ops = append(b.Ops, ports.Op{Tag: i, First: uint32(2 * i), Count: 2, Sum: sum})
-			local := []ports.Region{ports.HostRegionOf(gone), there}[i]
-			b.Segments = append(b.Segments, ports.Segment{Local: local, Len: 1728}, ports.Segment{RemoteOff: 4096, Local: local, LocalOff: 8192, Len: 1728})
-		}
-		q := ports.NewCompletions()
-		require.NoError(t, l.Submit(b, q))
-		var done []ports.Completion
-		for len(done) < 2 {
-			before := len(done)
-			var err error
-			done, err = q.Take(context.Background(), 10*time.Second, done)
-			require.NoError(t, err)
-			require.Greater(t, len(done), before)
-		}
-		for _, c := range done {
-			if c.Tag == 0 {
-				require.ErrorContains(t, c.Err, "memory fault")
-			} else {
-				require.NoError(t, c.Err)
+	for _, n := range []uint64{1728, direct, chunkBytes - 1} {
+		for _, sum := range []bool{false, true} {
+			b := &ports.Batch{}
+			for i, local := range []ports.Region{ports.HostRegionOf(gone), there} {
+				b.Ops = append(b.Ops, ports.Op{Tag: uint64(i), First: uint32(2 * i), Count: 2, Sum: sum})
+				b.Segments = append(b.Segments, ports.Segment{Local: local, Len: n}, ports.Segment{RemoteOff: n, Local: local, LocalOff: n, Len: n})
 			}
-			require.Equal(t, sum && c.Tag == 1, c.Summed)
+			content.Poison(there.Bytes())
+			q := ports.NewCompletions()
+			require.NoError(t, l.Submit(b, q))
+			for _, c := range take(t, q, 2) {
+				if c.Tag == 0 {
+					require.ErrorContains(t, c.Err, "memory fault", "%d bytes", n)
+				} else {
+					require.NoError(t, c.Err, "%d bytes", n)
+				}
+				require.Equal(t, sum && c.Tag == 1, c.Summed)
+			}
+			require.Equal(t, -1, content.Check(there.Bytes()[:2*n], 0, 0))
+			require.Equal(t, -1, content.CheckPoison(there.Bytes()[2*n:]))
 		}
 	}
+}
+
+// TestMemoryThatIsGoneWhileItIsWrittenFailsItsOpAlone: its frame may have been sent, so zeros follow.
+func TestMemoryThatIsGoneWhileItIsWrittenFailsItsOpAlone(t *testing.T) {
+	const size = 16 * testPage
+	owner, mem := exposing(t, Config{})
+	asker := listen(t, "asker", Config{Conns: 1})
+	l := dial(t, asker, owner)
+	content.Poison(mem.Bytes())
+	gone, cut := vanishing(t, size)
+	cut()
+	there := ports.HostRegionOf(mapped(t, size))
+	content.Fill(there.Bytes(), 0, 0)
+	pages := make([]domain.PageRef, 32)
+	for i := range pages {
+		pages[i].Page = uint32(i)
+	}
+	_, token, err := owner.Transport.Grant(asker.Self, testPage, pages)
+	require.NoError(t, err)
+	b := &ports.Batch{Segments: []ports.Segment{{Local: there, Len: 100}, {Local: ports.HostRegionOf(gone), RemoteOff: 100, Len: size - 100},
+		{Local: there, RemoteOff: size, Len: size}}}
+	for _, op := range []ports.Op{{Tag: 0, Count: 2}, {Tag: 1, First: 2, Count: 1}} {
+		op.Dir, op.Purpose, op.Grant = ports.Write, ports.PurposePut, token
+		b.Ops = append(b.Ops, op)
+	}
+	q := ports.NewCompletions()
+	require.NoError(t, l.Submit(b, q))
+	for _, c := range take(t, q, 2) {
+		if c.Tag == 0 {
+			require.ErrorContains(t, c.Err, "memory fault")
+		} else {
+			require.NoError(t, c.Err)
+		}
+	}
+	require.Equal(t, -1, content.Check(mem.Bytes()[size:2*size], 0, 0))
+	require.Equal(t, -1, content.CheckPoison(mem.Bytes()[2*size:]))
+	dst := heap(t, 5000)
+	require.NoError(t, readInto(t, l, dst, size), "by the same link")
+	require.Equal(t, -1, content.Check(dst.Bytes(), 0, 0))
 }

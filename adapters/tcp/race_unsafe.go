@@ -3,6 +3,7 @@
 package tcp
 
 import (
+	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
 )
@@ -25,13 +26,15 @@ func (v *vec) landed(n int) {
 	}
 }
 
-// leaving notes that all of v may be read.
+// leaving notes that all of v may be read. What is not there any more it leaves to the system call.
 func (v *vec) leaving() {
+	defer wire.Add(1)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { _ = recover() }()
 	for _, p := range v.iov[v.head:] {
 		b := unsafe.Slice(p.Base, int(p.Len))
 		sink.Store(uint32(b[0]) + uint32(b[len(b)-1]))
 	}
-	wire.Add(1)
 }
 
 var sink atomic.Uint32
