@@ -78,7 +78,10 @@ type scriptedObject struct {
 
 // script opens a node whose peers are mocks.
 func script(t *rapid.T, p place, peers ...ports.PeerID) *scripted {
-	s := &scripted{t: t, w: newWorld(t, rapid.Bool().Draw(t, "scatter")), ctrl: gomock.NewController(t), peers: make(map[ports.PeerID]*scriptedPeer)}
+	// The controller is made before the world, so that it is finished when the world has ended: a node may still meet a peer when a call
+	// has returned, and makes mocks then.
+	s := &scripted{t: t, ctrl: gomock.NewController(t), peers: make(map[ports.PeerID]*scriptedPeer)}
+	s.w = newWorld(t, rapid.Bool().Draw(t, "scatter"))
 	for i, id := range peers {
 		s.peers[id] = &scriptedPeer{self: ports.Peer{ID: id, Incarnation: domain.Incarnation(100 + i)}, page: rapid.Uint64Range(100, 5_000).Draw(t, "page of "+string(id)),
 			held: make(map[string]scriptedObject)}

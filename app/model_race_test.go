@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,7 @@ import (
 	"github.com/spanpool/spanpool/ports/porttest/faults"
 )
 
-var crowdFor = flag.Duration("crowd.for", 400*time.Millisecond, "how long each crowd of readers and writers runs, in real time")
+var crowdFor = flag.Duration("crowd.for", 400*time.Millisecond, "how long each crowd of readers and writers runs at least, in real time")
 
 const (
 	crowdKeys   = 12
@@ -41,6 +42,7 @@ type crowd struct {
 	turn  atomic.Uint64
 	gone  chan struct{} // closed when nobody checks any more
 	brief bool          // contexts end at random
+	meets func() bool   // reports whether the crowd has met what it is for; nil: it is for hits alone
 }
 
 func newCrowd(t *testing.T, w *world, nodes int, p place) *crowd {
@@ -54,9 +56,10 @@ func newCrowd(t *testing.T, w *world, nodes int, p place) *crowd {
 	return c
 }
 
-// run starts the readers and writers, checks what they read, and calls disturb in between, until the time is over.
+// run starts the readers and writers, checks what they read, and calls disturb in between, until the time is over and the crowd has met
+// what it is for: on a busy machine that takes longer.
 func (c *crowd) run(t *testing.T, readers, writers int, disturb func(r *rand.Rand)) {
-	over, cancel := context.WithTimeout(context.Background(), *crowdFor)
+	over, cancel := context.WithTimeout(context.Background(), *crowdFor+time.Minute)
 	defer cancel()
 	defer close(c.gone)
 	c.over = over
@@ -71,13 +74,17 @@ func (c *crowd) run(t *testing.T, readers, writers int, disturb func(r *rand.Ran
 		close(c.reads)
 	}()
 	r := rand.New(rand.NewPCG(3, 0))
-	next := time.Now()
+	begun := time.Now()
+	next := begun
 	hits := 0
 	for got := range c.reads {
 		for _, number := range got.check() {
 			if number >= 0 {
 				hits++
 			}
+		}
+		if hits > 0 && time.Since(begun) > *crowdFor && (c.meets == nil || c.meets()) {
+			cancel()
 		}
 		if time.Now().After(next) && over.Err() == nil {
 			next = time.Now().Add(20 * time.Millisecond)
@@ -93,9 +100,11 @@ func (c *crowd) run(t *testing.T, readers, writers int, disturb func(r *rand.Ran
 			c.nodes[i].start()
 		}
 	}
-	c.w.pass(c.nodes[0].place.Reservation + 20*time.Millisecond) // of writers that died
 	c.w.settle()
 	for _, n := range c.w.alive() {
+		if n.place.Reservation > 0 { // what writers that died had reserved ends by itself
+			c.w.await(func() bool { return n.CheckIdleForTesting() == nil }, func() string { return string(n.id) + " does not become idle" })
+		}
 		require.NoError(t, n.CheckIdleForTesting(), "%s", n.id)
 	}
 	t.Log(hits, "hits of", c.turn.Load())
@@ -219,12 +228,11 @@ func TestACrowdWithLeasesOfMillisecondsReadsLateButRight(t *testing.T) {
 			return faults.Verdict{}
 		})
 	}
+	c.meets = func() bool {
+		return slices.ContainsFunc(c.nodes, func(n *node) bool { return n.Stats().Downgrades[ports.DowngradeLate] > 0 })
+	}
 	c.run(t, 4, 2, func(r *rand.Rand) {
 		require.NoError(t, c.nodes[r.IntN(len(c.nodes))].Clear(context.Background()))
 	})
-	var late uint64
-	for _, n := range c.nodes {
-		late += n.Stats().Downgrades[ports.DowngradeLate]
-	}
-	require.NotZero(t, late, "no lease was ever too short")
+	require.True(t, c.meets(), "no lease was ever too short")
 }

@@ -194,8 +194,8 @@ func TestAnOwnerIsNotReadByATransportThatDoesNotReachItsPool(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b, _ := blindAndFar(t, w, place{Config: noPull})
 		b.put(objectSize, "k")
-		a.mustGet(ports.FromSlot, part("k", 0, 1_000))
-		p := crossed(t, a, [ports.NumPurposes]uint64{}, [ports.NumPurposes]uint64{ports.PurposeGet: 1_000})
+		a.mustGet(ports.FromSlot, whole("k", objectSize)) // which leaves nothing to pull
+		p := crossed(t, a, [ports.NumPurposes]uint64{}, [ports.NumPurposes]uint64{ports.PurposeGet: objectSize})
 		require.EqualValues(t, "near", p.Refused[0].Kind)
 		require.Len(t, b.Unreached(), 1)
 		require.EqualValues(t, "near", b.Unreached()[0].Kind)
