@@ -120,6 +120,13 @@ func BenchmarkSHM(b *testing.B) {
 					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.keys*c.layers), "ns/fragment")
 				})
 			}
+			b.Run("bare", func(b *testing.B) {
+				b.SetBytes(int64(c.asked()) * int64(c.keys))
+				for i := 0; b.Loop(); i++ {
+					s.m.copyCall(i%c.sets, 1)
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.keys*c.layers), "ns/fragment")
+			})
 			require.NoError(b, s.close())
 		})
 	}
