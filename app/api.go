@@ -27,7 +27,7 @@ func (n *Node) OpenRead(_ context.Context, namespace string) (ports.SessionID, e
 	}
 	n.mu.lastID++
 	id := ports.SessionID(n.mu.lastID)
-	n.mu.sessions[id] = &session{space: space, keys: make(map[string]sessionKey)}
+	n.mu.sessions[id] = &session{space: space, keys: make(map[string]*sessionKey)}
 	return id, nil
 }
 

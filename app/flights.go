@@ -33,9 +33,10 @@ type flight struct {
 
 	layout domain.Layout // of the slot
 	sums   *view         // what verifyFlight holds it to; nil: nothing
-	good   []domain.Run  // that verifyFlight verified
-	bad    domain.Run    // that did not match
-	isBad  bool
+	foretold
+	good  []domain.Run // that verifyFlight verified
+	bad   domain.Run   // that did not match
+	isBad bool
 }
 
 // waiter is a key of a call that joined.
@@ -56,7 +57,7 @@ func (n *Node) newFlightLocked(f *fill, v *view, runs []domain.Run) *flight {
 		f.sums = v
 	}
 	fl.fill, fl.view, fl.bytes = f, v, 0
-	fl.layout, fl.sums, fl.good, fl.isBad = n.mu.table.Layout(f.slot), f.sums, fl.good[:0], false
+	fl.layout, fl.sums, fl.foretold, fl.good, fl.isBad = n.mu.table.Layout(f.slot), f.sums, foretold{}, fl.good[:0], false
 	if !n.hostMedium {
 		fl.sums = nil
 	}
@@ -73,8 +74,13 @@ func (n *Node) newFlightLocked(f *fill, v *view, runs []domain.Run) *flight {
 	return fl
 }
 
-// foretold reports whether the sum of the flight's bytes is known.
-func (fl *flight) foretold() bool { return fl.sums != nil && fl.sums.foretells(fl.runs) }
+// foretell is before the flight's op is sent, and says whether the sum of its bytes is known.
+func (fl *flight) foretell() bool {
+	if fl.sums != nil {
+		fl.foretold = fl.sums.foretell(fl.runs)
+	}
+	return fl.foretold.known
+}
 
 // overlap is how many bytes of r the flight fetches.
 func (fl *flight) overlap(r domain.Run) uint64 {

@@ -165,7 +165,7 @@ func (c *getCall) sendRound(i int) {
 			b.addSegments(n.arenas[getArena].regions[:], arena, domain.Run{Off: at, Len: s.Len}, k.view.layout, s.Run)
 			at += s.Len
 		}
-		b.endOp(k.view.foretells(c.runsOfOp(&c.ops[len(c.ops)-1])))
+		c.endOp(b, c.spans[c.units[u].First:c.units[u].First+c.units[u].Count])
 	}
 	n.mu.Unlock()
 	c.submit()

@@ -49,10 +49,10 @@ func (c *getCall) lookUpLocked(i int, now domain.Instant) {
 // key is then read again, in that version. After that it is bound, so this happens once.
 func (c *getCall) outrunLocked(i int) bool {
 	k := &c.keys[i]
-	if c.session == nil || k.bound {
+	if c.session == nil || k.bound != nil {
 		return false
 	}
-	if e, known := c.session.keys[c.names[i]]; !known || e.version == k.version {
+	if e := c.session.keys[c.names[i]]; e == nil || e.version == k.version {
 		return false
 	}
 	c.dropSlotLocked(k)
@@ -66,9 +66,8 @@ func (c *getCall) bindLocked(i int, k *getKey) bool {
 	if c.session == nil {
 		return true
 	}
-	e, known := c.session.keys[c.names[i]]
-	if known {
-		k.want, k.bound = e.version, true
+	if e := c.session.keys[c.names[i]]; e != nil {
+		k.want, k.bound = e.version, e
 		c.setViewLocked(k, e.view)
 		return true
 	}
@@ -526,13 +525,13 @@ func (c *getCall) exhaustedLocked(i int) {
 		failedNow = failedNow || c.cands[j].state == candFailed
 	}
 	switch {
-	case !k.want.IsZero() && !k.bound && !k.switched && !failedNow:
+	case !k.want.IsZero() && k.bound == nil && !k.switched && !failedNow:
 		c.switchVersionLocked(i)
 	case k.failed != ports.StatusNone:
 		c.finishLocked(i, k.failed, k.failErr)
 	case k.missing:
 		c.finishLocked(i, ports.PeerUnavailable, k.askErr)
-	case k.bound:
+	case k.bound != nil:
 		c.finishLocked(i, ports.Late, fmt.Errorf("version %v of the session is gone: %w", k.want, ports.ErrNotFound))
 	default:
 		c.doomGoneLocked(i)

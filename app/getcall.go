@@ -28,7 +28,6 @@ type getKey struct {
 	stage  stage
 	whole  bool // one range of length Whole
 	routed bool // its candidates are known
-	bound  bool // the session has handed out bytes of want
 	switched,
 	installed, // from the arena, or tried to
 	late, // an op of this attempt came after its lease
@@ -49,6 +48,7 @@ type getKey struct {
 	fill    *fill // nil: the slot is committed
 	layout  domain.Layout
 	view    *view
+	bound   *sessionKey    // the session has handed out bytes of want
 	avoid   *peer          // failed this key before its candidates were known
 	want    domain.Version // zero: any
 	gone    domain.Version // given up for another one
@@ -82,9 +82,10 @@ type getOp struct {
 	bytes  uint64
 	done   bool
 
-	matched bool       // direct, arena: the transport's sum says that the bytes are those that were put
-	bad     domain.Run // direct: what did not match its sum
-	unread  error      // direct: the caller's memory went away before it was verified
+	foretold            // direct, arena
+	matched  bool       // by it, as the transport has summed the bytes
+	bad      domain.Run // direct: what did not match its sum
+	unread   error      // direct: the caller's memory went away before it was verified
 }
 
 // landedUnit is a unit that has arrived in the arena and is to be copied out.
@@ -679,12 +680,14 @@ func (c *getCall) rememberLocked(i int, k *getKey) {
 	if c.session == nil {
 		return
 	}
-	e := c.session.keys[c.names[i]]
+	e := k.bound
+	if e == nil {
+		e = c.session.keyOf(c.names[i])
+	}
 	e.version = k.version
 	if k.view != nil && k.view.version == k.version { // it is of another one when the bytes were here by the time that a peer had answered
 		e.view = k.view
 	}
-	c.session.keys[c.names[i]] = e
 }
 
 func (c *getCall) dropSlotLocked(k *getKey) {

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"slices"
+
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -39,14 +41,22 @@ func (c *getCall) planDirectLocked(i int) {
 	k.waits++
 	c.direct++
 	b := c.beginOp(k.view.conn, getOp{key: uint32(i), unit: noUnit, direct: true, view: k.view, bytes: sum})
+	buffer, begin, whole := k.view.layout.Contiguous()
+	whole = whole && c.spans[k.spanHi-1].End() <= k.view.layout.Size
+	b.Segments = slices.Grow(b.Segments, int(c.rangesOf(k)))
 	for _, s := range c.spans[k.spanLo:k.spanHi] {
 		for o := s.First; o < s.First+s.Count; o++ {
 			r := c.rangeAt(k, o)
 			b.into &= c.memories[r.Region].reach
+			if whole { // no walk: it lies in its memory, as every range was seen to when it was taken in
+				b.Segments = append(b.Segments, ports.Segment{Remote: buffer, RemoteOff: begin + r.Off,
+					Local: c.regions[r.Region].Region, LocalOff: r.RegionOff, Len: r.Len})
+				continue
+			}
 			b.addFlat(&k.view.layout, domain.Run{Off: r.Off, Len: r.Len}, c.regions[r.Region].Region, &c.into[r.Region], r.RegionOff)
 		}
 	}
-	b.endOp(k.view.foretells(c.runsOfOp(&c.ops[len(c.ops)-1])))
+	c.endOp(b, c.spans[k.spanLo:k.spanHi])
 }
 
 // addFlat appends the pieces of a run of the peer's that are contiguous there; flat is the layout of the whole of local.

@@ -184,7 +184,7 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	for _, run := range fl.runs {
 		b.addSegments(n.regions, k.layout, run, k.view.layout, run)
 	}
-	b.endOp(fl.foretold())
+	b.endOp(fl.foretell())
 }
 
 // beginOp opens an op in this step's batch to a peer; its deadline is given when it is sent.
@@ -223,6 +223,14 @@ func (b *linkBatch) addSegments(regions []ports.Region, here domain.Layout, hr d
 	if err != nil {
 		panic("app: plan of a checked layout: " + err.Error())
 	}
+}
+
+// endOp closes the op that beginOp opened, which is no flight's and reads these spans.
+func (c *getCall) endOp(b *getBatch, spans []domain.Span) {
+	o := &c.ops[len(c.ops)-1]
+	c.runs = runsOf(spans, c.runs[:0])
+	o.foretold = o.view.foretell(c.runs)
+	b.endOp(o.foretold.known)
 }
 
 // endOp closes the op that beginOp opened. sum: its runs are in order, and their sum is known.

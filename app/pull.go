@@ -277,7 +277,7 @@ func (p *puller) pieceLocked(j *pullJob, now domain.Instant) bool {
 	b.Ops = append(b.Ops, ports.Op{Tag: tagOp | uint64(op), First: uint32(len(b.Segments)), Purpose: ports.PurposePull, Dir: ports.Read,
 		Deadline: now.Add(n.cfg.TransferTimeout)})
 	b.addSegments(n.regions, t.Layout(j.fill.slot), run, j.view.layout, run)
-	b.endOp(fl.foretold())
+	b.endOp(fl.foretell())
 	b.left++
 	j.flying++
 	p.inFlight[c] += run.Len

@@ -106,12 +106,22 @@ func (n *Node) fence(res *reservation) bool {
 type session struct {
 	space  domain.Space
 	called bool
-	keys   map[string]sessionKey
+	keys   map[string]*sessionKey
 }
 
 type sessionKey struct {
 	version domain.Version
 	view    *view // the last one; nil when the key was local
+}
+
+// keyOf is what the session keeps of a key, from now on.
+func (s *session) keyOf(name string) *sessionKey {
+	e := s.keys[name]
+	if e == nil {
+		e = &sessionKey{}
+		s.keys[name] = e
+	}
+	return e
 }
 
 // maxSessionKeys bounds what one session remembers: a long prompt is some thousands of keys.

@@ -74,20 +74,25 @@ func (v *view) firstBad(regions []ports.Region, l *domain.Layout, runs []domain.
 	return bad, found, good
 }
 
-// foretells reports whether the sum of runs, which are in order, is known from those of the object, so that it is worth asking a
-// transport for it.
-func (v *view) foretells(runs []domain.Run) bool {
-	return v.hasSums() && domain.UnionOfPuts(v.putLens, runs)
+// foretold is what the bytes of an op sum to, by the sums of their object, where that is known: then it is worth asking a transport
+// for the sum.
+type foretold struct {
+	sum   uint32
+	known bool
 }
 
-// matches reports whether a transport has summed the bytes of runs on their way, and the sum is theirs. When it did not, or the sum
-// is another, it says nothing: whoever looks at the bytes in memory decides, and can name those that are bad.
-func (v *view) matches(done *ports.Completion, runs []domain.Run) bool {
-	if !done.Summed || done.Err != nil {
-		return false
+// foretell takes runs in the order in which they are read.
+func (v *view) foretell(runs []domain.Run) (f foretold) {
+	if v.hasSums() {
+		f.sum, f.known = domain.FoldSums(v.putLens, v.sums, runs)
 	}
-	sum, ok := domain.FoldSums(v.putLens, v.sums, runs)
-	return ok && sum == done.Sum
+	return f
+}
+
+// matches reports whether a transport has summed the bytes on their way, and the sum is theirs. When it did not, or the sum is
+// another, it says nothing: whoever looks at the bytes in memory decides, and can name those that are bad.
+func (f foretold) matches(done *ports.Completion) bool {
+	return done.Err == nil && done.Summed && f.known && done.Sum == f.sum
 }
 
 // verifyFlight holds the bytes of a flight whose op has completed well to the sums of its slot, as far as it fetched put-ranges whole.
@@ -95,7 +100,7 @@ func (v *view) matches(done *ports.Completion, runs []domain.Run) bool {
 func (n *Node) verifyFlight(fl *flight, done *ports.Completion) {
 	switch {
 	case fl.sums == nil:
-	case fl.sums.matches(done, fl.runs):
+	case fl.foretold.matches(done):
 		for _, r := range fl.runs {
 			fl.good = domain.AppendJoined(fl.good, r)
 		}

@@ -28,25 +28,12 @@ func (c *getCall) verifyTaken() {
 		case o.flight != nil:
 			c.n.verifyFlight(o.flight, done)
 		case c.abandoned || c.keys[o.key].stage == stageDone:
-		case o.view.matches(done, c.runsOfOp(o)):
+		case o.foretold.matches(done):
 			o.matched = true
 		case o.direct:
 			o.bad, o.unread = c.verifyDirect(&c.keys[o.key])
 		}
 	}
-}
-
-// runsOfOp is the runs of the object that an op which is no flight reads, in the order of its segments. They are in a column that
-// others use too.
-func (c *getCall) runsOfOp(o *getOp) []domain.Run {
-	k := &c.keys[o.key]
-	spans := c.spans[k.spanLo:k.spanHi]
-	if !o.direct {
-		u := c.units[o.unit]
-		spans = c.spans[u.First : u.First+u.Count]
-	}
-	c.runs = runsOf(spans, c.runs[:0])
-	return c.runs
 }
 
 // verifyLanded verifies what is about to be copied out of filling slots and was not when it landed, for it came in parts. A key

@@ -116,6 +116,12 @@ func BenchmarkCombine(b *testing.B) {
 					sink = combine(k, sink, 1, n)
 				}
 			})
+			b.Run(fmt.Sprintf("len=%dB/%s/joiner", n, name), func(b *testing.B) {
+				var j Joiner
+				for b.Loop() {
+					sink = j.join(k, sink, 1, n)
+				}
+			})
 		}
 	}
 }

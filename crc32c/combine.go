@@ -39,6 +39,29 @@ func combine(k kernel, a, b uint32, lenB uint64) uint32 {
 	return a ^ b
 }
 
+// Joiner is Combine for many runs of few lengths: it keeps what the last length multiplies by. The zero value is ready.
+type Joiner struct {
+	n  uint64
+	by uint32 // never 0 for any length
+}
+
+// Join is Combine.
+func (j *Joiner) Join(a, b uint32, lenB uint64) uint32 { return j.join(best(), a, b, lenB) }
+
+func (j *Joiner) join(k kernel, a, b uint32, lenB uint64) uint32 {
+	if lenB != j.n || j.by == 0 {
+		one := uint32(1) << 31
+		if k != plain {
+			one = scaled[0][0]
+		}
+		j.n, j.by = lenB, combine(k, one, 0, lenB)
+	}
+	if k != plain {
+		return foldMultiply(a, j.by) ^ b
+	}
+	return multiply(a, j.by) ^ b
+}
+
 // multiply is a * b modulo the polynomial.
 func multiply(a, b uint32) (p uint32) {
 	for range 32 {

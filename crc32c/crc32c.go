@@ -114,15 +114,15 @@ func streamSum(k kernel, dst, src, next []byte, crc uint32) uint32 {
 		return copySum(k, dst, src, next, crc)
 	}
 	check(dst, src)
-	head := int(-addrOf(dst) % line)
-	crc = foldCopy(&folds, start(dst), start(src), start(src), uintptr(head), crc)
-	dst, src = dst[head:], src[head:]
+	if head := int(-addrOf(dst) % line); head > 0 {
+		crc = foldCopy(&folds, start(dst), start(src), start(src), uintptr(head), crc)
+		dst, src = dst[head:], src[head:]
+	}
 	for len(dst) > piece {
 		crc = streamPiece(dst[:piece], src, nil, crc)
 		dst, src = dst[piece:], src[piece:]
 	}
-	crc = streamPiece(dst, src, next, crc)
-	return crc
+	return streamPiece(dst, src, next, crc)
 }
 
 // gains says that to stream what dst holds is faster than to copy it.
@@ -138,6 +138,9 @@ func streamPiece(dst, src, next []byte, crc uint32) uint32 {
 	if body >= 4*line {
 		crc = foldStream(&folds, start(dst), start(src), ahead(next, body), uintptr(body), crc)
 		dst, src = dst[body:], src[body:]
+	}
+	if len(dst) == 0 {
+		return crc
 	}
 	return foldCopy(&folds, start(dst), start(src), start(src), uintptr(len(dst)), crc)
 }

@@ -207,14 +207,28 @@ func TestCombineTakesAnyLength(t *testing.T) {
 	})
 }
 
+func TestJoinerIsCombineWhateverItJoinedBefore(t *testing.T) {
+	eachKernel(t, func(t *testing.T, k kernel) {
+		rapid.Check(t, func(t *rapid.T) {
+			var j Joiner
+			for range 10 {
+				a, b := rapid.Uint32().Draw(t, "a"), rapid.Uint32().Draw(t, "b")
+				n := rapid.OneOf(rapid.SampledFrom([]uint64{0, 1, 1728}), rapid.Uint64()).Draw(t, "n")
+				require.Equal(t, combine(plain, a, b, n), j.join(k, a, b, n), "%d bytes", n)
+			}
+		})
+	})
+}
+
 func TestNothingAllocates(t *testing.T) {
 	src, dst := noise(10_000), make([]byte, 10_000)
-	sum := uint32(0)
+	sum, j := uint32(0), Joiner{}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		sum = Update(sum, src)
 		sum = Copy(dst, src, src, sum)
 		sum = Stream(dst, src, src, sum)
 		sum = Combine(sum, sum, uint64(len(src)))
+		sum = j.Join(sum, sum, 1728)
 	}))
 	require.NotZero(t, sum)
 }

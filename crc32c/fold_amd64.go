@@ -73,3 +73,8 @@ func fence()
 //
 //go:noescape
 func foldCombine(t *[16][16]uint32, crc uint32, n uint64) uint32
+
+// foldMultiply is multiply by what was scaled.
+//
+//go:noescape
+func foldMultiply(a, b uint32) uint32

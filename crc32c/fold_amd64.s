@@ -338,3 +338,16 @@ next:
 done:
 	MOVL AX, ret+24(FP)
 	RET
+
+// func foldMultiply(a, b uint32) uint32
+TEXT ·foldMultiply(SB), NOSPLIT, $0-12
+	MOVL a+0(FP), AX // which clears the upper half
+	MOVL b+4(FP), BX
+	MOVQ AX, X0
+	MOVQ BX, X1
+	PCLMULQDQ $0x00, X1, X0
+	MOVQ X0, BX
+	XORL AX, AX
+	CRC32Q BX, AX
+	MOVL AX, ret+8(FP)
+	RET

@@ -58,6 +58,21 @@ func (l Layout) fits() bool {
 	return hi == 0 && full < l.Size && l.Size-full <= l.PageSize
 }
 
+// Contiguous reports whether the object's bytes follow each other in one buffer, and where they begin there. It reports false
+// for whatever Check refuses, and for pages of 4 GiB or more, which the walk has to look at.
+func (l *Layout) Contiguous() (buffer uint32, off uint64, ok bool) {
+	if l.PageSize>>32 != 0 || !l.fits() {
+		return 0, 0, false
+	}
+	first := l.Pages[0]
+	for i := 1; i < len(l.Pages); i++ {
+		if !follows(l.Pages[i-1], l.Pages[i]) {
+			return 0, 0, false
+		}
+	}
+	return first.Buffer, uint64(first.Page) * l.PageSize, true
+}
+
 // misfit names what fits refused.
 func (l Layout) misfit() error {
 	if l.Size == 0 {

@@ -220,6 +220,33 @@ func BenchmarkPairs(b *testing.B) {
 	}
 }
 
+// What is contiguous is one fragment against flat memory, and the other way round, whatever the run.
+func TestContiguousIsWhatIsOnePairAgainstFlatMemory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := domain.Layout{PageSize: rapid.Uint64Range(0, 9).Draw(t, "page size")}
+		for range rapid.IntRange(0, 5).Draw(t, "pages") {
+			p := domain.PageRef{Buffer: uint32(rapid.IntRange(0, 1).Draw(t, "buffer")), Page: uint32(rapid.IntRange(0, 9).Draw(t, "page"))}
+			if n := len(l.Pages); n > 0 && rapid.IntRange(0, 5).Draw(t, "follows") > 0 {
+				p = domain.PageRef{Buffer: l.Pages[n-1].Buffer, Page: l.Pages[n-1].Page + 1}
+			}
+			l.Pages = append(l.Pages, p)
+		}
+		most := uint64(len(l.Pages)) * l.PageSize // and one more, and one too few
+		l.Size = rapid.Uint64Range(most-min(most, l.PageSize), most+1).Draw(t, "size")
+		var all []domain.Pair
+		err := domain.ForEachPair(l, domain.Run{Len: l.Size}, domain.Flat(pagesFrom(3, 0, 1), l.Size), domain.Run{Len: l.Size},
+			func(p domain.Pair) bool { all = append(all, p); return true })
+		buffer, off, ok := l.Contiguous()
+		require.Equal(t, err == nil && len(all) == 1, ok)
+		if ok {
+			require.Equal(t, []domain.Pair{{A: buffer, B: 3, AOff: off, Len: l.Size}}, all)
+		}
+	})
+	huge := domain.Layout{Pages: pagesFrom(0, 0, 1), PageSize: 1 << 32, Size: 1}
+	_, _, ok := huge.Contiguous()
+	require.False(t, ok, "left to the walk")
+}
+
 // What OnePair answers is all that ForEachPair emits; what it leaves to that is more pages, or refused.
 func TestOnePairIsAllOfForEachPair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

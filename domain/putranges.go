@@ -21,25 +21,16 @@ func ForEachWhole(lens []uint64, runs []Run, emit func(i int, r Run) bool) {
 	}
 }
 
-// UnionOfPuts reports whether runs, which are in order and do not overlap, hold put-ranges whole and no byte else: then the sum of
-// their bytes, in order, is FoldSums of them.
-func UnionOfPuts(lens []uint64, runs []Run) bool {
-	_, ok := foldPuts(lens, nil, runs)
-	return ok
-}
-
-// FoldSums is the CRC-32C of the bytes of runs by the sums of the put-ranges of which they are a union (UnionOfPuts); it is no sum
-// when they are not, or when there are none.
-func FoldSums(lens []uint64, sums []uint32, runs []Run) (sum uint32, ok bool) {
+// FoldSums is the CRC-32C of the bytes of runs, which are in order and do not overlap, by the sums of put-ranges: known where runs
+// hold put-ranges whole and no byte else.
+func FoldSums(lens []uint64, sums []uint32, runs []Run) (sum uint32, known bool) {
 	if len(sums) != len(lens) {
 		return 0, false
 	}
-	return foldPuts(lens, sums, runs)
-}
-
-// foldPuts makes no sum without sums.
-func foldPuts(lens []uint64, sums []uint32, runs []Run) (sum uint32, ok bool) {
-	var off uint64 // of put-range i
+	var (
+		off  uint64 // of put-range i
+		join crc32c.Joiner
+	)
 	for i, k := 0, 0; k < len(runs); {
 		lo, hi := runs[k].Off, runs[k].End()
 		for k++; k < len(runs) && runs[k].Off == hi; k++ { // it touches
@@ -52,9 +43,7 @@ func foldPuts(lens []uint64, sums []uint32, runs []Run) (sum uint32, ok bool) {
 			return 0, false
 		}
 		for ; i < len(lens) && off < hi; i++ {
-			if sums != nil {
-				sum = crc32c.Combine(sum, sums[i], lens[i])
-			}
+			sum = join.Join(sum, sums[i], lens[i])
 			off += lens[i]
 		}
 		if off != hi {

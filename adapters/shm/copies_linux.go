@@ -185,6 +185,7 @@ func (w *copies) take(s *scratch) (t turn, ok bool) {
 		w.mu.running--
 		clear(s.done)
 		clear(s.errs)
+		clear(s.copies[:cap(s.copies)])
 		w.mu.spare = append(w.mu.spare, s)
 		return t, false
 	}
@@ -232,6 +233,7 @@ type scratch struct {
 	of     []int              // whose they are: places in done
 	errs   []error
 	bytes  uint64 // of copies
+	join   crc32c.Joiner
 }
 
 // work is one worker: it carries out turns as long as there are any.
@@ -333,20 +335,20 @@ func (w *copies) flush(s *scratch) {
 	for i, k := range s.of {
 		if err := s.errs[i]; err == nil {
 			s.moved[k] += s.copies[i].Len
-			addSum(&s.done[k], &s.copies[i])
+			s.addSum(k, &s.copies[i])
 		} else if s.done[k].Err == nil {
 			w.t.note(Faulted)
 			s.done[k].Err = err
 		}
 	}
-	clear(s.copies)
 	s.copies, s.of, s.bytes = s.copies[:0], s.of[:0], 0
 }
 
-// addSum joins what a copy has summed to the sum of its op, the copies of which come in order.
-func addSum(done *ports.Completion, c *ports.CopyOp) {
+// addSum joins what a copy has summed to the sum of op k, the copies of which come in order.
+func (s *scratch) addSum(k int, c *ports.CopyOp) {
+	done := &s.done[k]
 	if done.Summed = done.Summed && c.Summed; done.Summed {
-		done.Sum = crc32c.Combine(done.Sum, c.CRC, c.Len)
+		done.Sum = s.join.Join(done.Sum, c.CRC, c.Len)
 	}
 }
 
