@@ -15,6 +15,8 @@ from spanpool.link import ANSWERED, REGISTER_BYTES_PER_SECOND, Deadline, Link, r
 from spanpool.memory import DeviceMemory, Memory, map_file, shared_file
 
 DEFAULT_SOCKET = "/run/spanpool/engine.sock"
+REGION_BYTES = 1 << 46  # of memory; more than any address space has
+FORGET = 64  # handles that have ended, and are then dropped; arbitrary, well below what a node has room for
 NAME_BYTES = 4 << 20  # of keys in one call that names them: half of the least limit of a message
 
 HIT, STORED, EXISTS = pb.KEY_STATUS_HIT, pb.KEY_STATUS_STORED, pb.KEY_STATUS_EXISTS
@@ -49,7 +51,8 @@ class Lists(NamedTuple):
 
 class Handle:
     """Keys that recur, named once: calls send a number instead. It grows by append, and only so; it stands for the keys at whatever node
-    answers. rows are where pages of the keys lie, for patterns without rows of their own: of each key, or of none."""
+    answers. rows are where pages of the keys lie, for patterns without rows of their own: of each key, or of none. The node forgets it some
+    time after its end here, or at once by Client.drop."""
 
     def __init__(self, names: Sequence[Key] = (), rows: Optional[Sequence[int]] = None):
         self.names: list[bytes] = []
@@ -95,7 +98,15 @@ class Reply(NamedTuple):
         return [s in SUCCESS for s in self.status]
 
     def names(self) -> list[str]:
-        return [pb.KeyStatus.Name(s)[len("KEY_STATUS_"):] for s in self.status]
+        return [status_name(s) for s in self.status]
+
+
+def status_name(status: int) -> str:
+    """A status without its prefix; that of a node which knows more of them than this client is its number."""
+    try:
+        return pb.KeyStatus.Name(status)[len("KEY_STATUS_"):]
+    except ValueError:
+        return f"STATUS_{status}"
 
 
 class Existence(NamedTuple):
@@ -106,7 +117,7 @@ class Existence(NamedTuple):
 
 
 def encode(key: Key) -> bytes:
-    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+    return key if isinstance(key, bytes) else str.encode(key, "utf-8", "surrogatepass")
 
 
 class _State:
@@ -150,8 +161,8 @@ class _State:
             self.retire(link)
 
     def fork(self) -> None:
-        """In a child: its copies of the sockets are closed, or they would keep the clients alive."""
-        self.forked = True
+        """In a child: its copies of the sockets are closed, or they would keep the clients alive. Threads that had the locks are not here."""
+        self.forked, self.lock, self.registering = True, threading.Lock(), threading.Lock()
         for link in list(self.links):
             if link.socket is not None:
                 link.socket.close()
@@ -184,7 +195,10 @@ class _Attempt:
         link = Link(path, namespace, name, Deadline(timeout))
         try:
             for memory in state.memories:
-                link.register(memory, Deadline(timeout + memory.length / REGISTER_BYTES_PER_SECOND))
+                try:
+                    link.register(memory, Deadline(timeout + memory.length / REGISTER_BYTES_PER_SECOND))
+                except (CallError, LimitError):
+                    pass  # its file was cut, say: that memory alone is not registered, and its keys are told so
         except BaseException:
             link.close()
             raise
@@ -329,7 +343,10 @@ class Client:
             self._state.leave(link)
 
     def _attempt(self, link: Link, name: str, build: Callable[[Link, Deadline], Any], deadline: Deadline, moves: bool, keep: object) -> Any:
-        request = build(link, deadline)
+        try:
+            request = build(link, deadline)
+        except (TypeError, ValueError, OverflowError) as e:  # what no message can hold
+            raise CallError("INVALID_ARGUMENT", f"{name}: {e}") from e
         if request.ByteSize() > link.limits.message_bytes > 0:
             raise LimitError(f"a request of {request.ByteSize()} bytes, limit {link.limits.message_bytes}")
         number = link.number() if moves else 0
@@ -401,6 +418,7 @@ class Client:
     def register(self, address: int, nbytes: int, fd: Optional[int] = None, off: int = 0) -> Memory:
         """Registers memory of this process that maps a memfd or a file of a tmpfs, shared: the file of the descriptor, from byte off on, or
         the one that is mapped at the address. The descriptor stays the caller's. CallError says that the memory is private."""
+        deadline = self._registration(nbytes)
         if fd is None:
             found = shared_file(address, nbytes)
             if found is None:
@@ -408,7 +426,6 @@ class Client:
             memory = Memory(address, nbytes, *found)
         else:
             memory = Memory(address, nbytes, os.dup(fd), off)
-        deadline = self._registration(nbytes)
 
         def do(link: Link) -> Memory:
             link.register(memory, deadline)
@@ -434,6 +451,8 @@ class Client:
         return memory
 
     def _registration(self, nbytes: int) -> Deadline:
+        if not 0 <= nbytes <= REGION_BYTES:
+            raise CallError("INVALID_ARGUMENT", f"{nbytes} bytes of memory, limit {REGION_BYTES}")
         return Deadline(self.timeout + nbytes / REGISTER_BYTES_PER_SECOND)
 
     def _register(self, do: Callable[[Link], Memory], deadline: Deadline) -> Memory:
@@ -537,7 +556,7 @@ class Client:
         for part in parts:
             m = pb.Part(keys=self._keys(link, part.keys, deadline), sizes=part.sizes)
             at = part.where
-            regions, before = _regions(link, at.memory, len(at.off))
+            regions, before = _regions(link, at.memory)
             if isinstance(at, Pattern):
                 m.pattern.off.extend(at.off)
                 m.pattern.len.extend(at.length)
@@ -574,6 +593,8 @@ class Client:
         try:
             number, named = link.handles.get(handle, (0, 0))
             total = len(handle.names)
+            if not number:
+                self._forget(link, deadline)
             while not number or named < total:
                 names = _some(handle.names, named, total)
                 rows = handle.rows[named:named + len(names)]
@@ -586,10 +607,23 @@ class Client:
                         raise refusal(e) from None
                     raise NoReplyError(f"NameKeys: {e.code().name}: {e.details()}") from None
                 number, named = reply.handle, reply.keys
+                if handle not in link.handles:
+                    weakref.finalize(handle, link.ended.append, number).atexit = False
                 link.handles[handle] = (number, named)
             return number
         finally:
             link.naming.release()
+
+    @staticmethod
+    def _forget(link: Link, deadline: Deadline) -> None:
+        """Drops the handles that have ended here, once there are many: one call for all of them."""
+        if len(link.ended) < FORGET:
+            return
+        numbers = [link.ended.popleft() for _ in range(len(link.ended))]
+        try:
+            link.call("DropKeys", pb.DropKeysRequest(handles=numbers), deadline.left())
+        except grpc.RpcError:
+            link.ended.extend(numbers)  # another time: twice is no matter there
 
 
 def _some(names: list[bytes], lo: int, hi: int) -> list[bytes]:
@@ -602,12 +636,10 @@ def _some(names: list[bytes], lo: int, hi: int) -> list[bytes]:
     return names[lo:hi]
 
 
-def _regions(link: Link, memory: Sequence[Memory], n: int) -> tuple[list[int], list[int]]:
-    """Their numbers, and how far inside of what is registered they begin: one of each, or one for each range."""
-    try:
-        return [link.regions[m] for m in memory], [m.before for m in memory]
-    except KeyError as e:
-        raise CallError("INVALID_ARGUMENT", f"{e.args[0]!r} is not registered") from None
+def _regions(link: Link, memory: Sequence[Memory]) -> tuple[list[int], list[int]]:
+    """Their numbers, and how far inside of what is registered they begin: one of each, or one for each range. 0 is memory that this start
+    of the node does not have: keys in it are NOT_REGISTERED."""
+    return [link.regions.get(m, 0) for m in memory], [m.before for m in memory]
 
 
 def _plus(offsets: Sequence[int], before: list[int]) -> Sequence[int]:

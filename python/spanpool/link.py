@@ -7,6 +7,8 @@ import select
 import socket
 import threading
 import time
+import weakref
+from collections import deque
 from typing import Any, Optional
 
 import grpc
@@ -61,7 +63,8 @@ class Link:
         self.users, self.retired = 0, False
         self.pid = os.getpid()
         self.regions: dict[Memory, int] = {}
-        self.handles: dict[Any, tuple[int, int]] = {}  # handle: its number, and how many of its keys are named
+        self.handles: Any = weakref.WeakKeyDictionary()  # handle: its number, and how many of its keys are named
+        self.ended: deque[int] = deque()  # numbers of handles that nobody has any more
         self.naming = threading.Lock()
         self._numbers = itertools.count(1)
         self.socket: Optional[socket.socket] = None

@@ -4,6 +4,10 @@ A load walks the layers of its keys upwards, group by group, on one thread. So a
 again where a get begins before that key's last one did. From there on all gets of the key are reads of one session, which holds them to
 one version: a key that was put again meanwhile fails. What cannot be seen is a load that waits longer than IDLE between two groups, or
 reads its groups downwards: it is several.
+
+Nor can be seen whether a get that begins where the key's last one did, at its load's begin, is of the same load (in which a key may come
+twice) or of another one that has the same single group. While the version is there it does not matter. When it is gone the get begins
+anew, and has the new version; but then a get of the key higher up fails, for the first one may have given its load the old version.
 """
 from __future__ import annotations
 
@@ -34,6 +38,19 @@ class Session:
         self.keys = self.users = 0
 
 
+class Gone(NamedTuple):
+    """A key of a thread's whose version is gone, found by a get from byte low on. A get below low begins anew, always. One at low does
+    so too, for good when nothing was read of the load before (BEGIN), or for itself alone when something was (AGAIN); then a get above low
+    fails, and so do all at or above that one (OVER)."""
+
+    low: int
+    state: int
+    since: float
+
+
+BEGIN, AGAIN, OVER = range(3)
+
+
 class Reads(NamedTuple):
     """Keys of a get that are read in one session: all, or those at the places where chosen is true. begun: none was read in it before."""
 
@@ -43,36 +60,49 @@ class Reads(NamedTuple):
 
 
 class _Walk(threading.local):
-    """What a thread reads: of each place of a generation of names the number of its session, and where its last get began."""
+    """What a thread reads: of each place of a generation of names the number of its session, where its last get began, and where its load
+    did. gone is by names, and nearly always empty."""
 
     def __init__(self) -> None:
         self.generation: Any = None
-        self.session = self.low = np.zeros(0, dtype=np.int64)
+        self.session = self.low = self.first = np.zeros(0, dtype=np.int64)
         self.current: Optional[Session] = None
-        self.before: list[tuple[float, Any, np.ndarray, np.ndarray]] = []  # the same of generations before, the last one first, until an instant
+        self.before: list[tuple[float, Any, tuple[np.ndarray, ...]]] = []  # the same of generations before, the last one first, until an instant
+        self.gone: dict[str, Gone] = {}
 
     def of(self, generation: Any, places: np.ndarray, names: Sequence[str]) -> None:
         """Makes the columns those of a generation. Keys that were named anew take over what was known of them."""
         if self.generation is not generation:
             if self.generation is not None:
-                self.before = [(time.monotonic() + IDLE, self.generation, self.session, self.low), *self.before[:GENERATIONS - 1]]
+                self.before = [(time.monotonic() + IDLE, self.generation, (self.session, self.low, self.first)), *self.before[:GENERATIONS - 1]]
             self.generation = generation
-            self.session = self.low = np.zeros(0, dtype=np.int64)
+            self.session = self.low = self.first = np.zeros(0, dtype=np.int64)
         n = len(generation.rows)
         if n > len(self.session):
-            self.session, self.low = _grown(self.session, n), _grown(self.low, n)
+            self.session, self.low, self.first = _grown(self.session, n), _grown(self.low, n), _grown(self.first, n)
         if self.before:
             self._adopt(places, names)
 
     def _adopt(self, places: np.ndarray, names: Sequence[str]) -> None:
         for i in np.flatnonzero(self.session[places] == 0).tolist():
-            for _, generation, session, low in self.before:
+            for _, generation, (session, low, first) in self.before:
                 old = generation.places.get(names[i], len(session))
                 if old < len(session) and session[old] != 0:
-                    self.session[places[i]], self.low[places[i]] = session[old], low[old]
+                    self.session[places[i]], self.low[places[i]], self.first[places[i]] = session[old], low[old], first[old]
                     break
         now = time.monotonic()
         self.before = [b for b in self.before if b[0] > now]
+
+    def again(self, names: Sequence[str], low: int) -> np.ndarray:
+        """Which keys begin anew because their version is gone. Precondition: those that are lost are not among them."""
+        found = {n: self.gone[n] for n in names if n in self.gone}
+        anew = np.fromiter((n in found and low <= found[n].low for n in names), dtype=bool, count=len(names))
+        for n, g in found.items():
+            if low < g.low or low == g.low and g.state == BEGIN:
+                del self.gone[n]
+            elif low == g.low:
+                self.gone[n] = g._replace(since=time.monotonic())
+        return anew
 
 
 def _grown(column: np.ndarray, n: int) -> np.ndarray:
@@ -103,6 +133,8 @@ class Loads:
         walk.of(named.generation, places, names)
         of, at = walk.session[places], walk.low[places]
         same, back = bool((of == of[0]).all()), at > low
+        if walk.gone:
+            back |= walk.again(names, low)
         with self._lock:
             session = self._open.get(int(of[0])) if same else None
             if session is not None and not back.any():
@@ -114,7 +146,7 @@ class Loads:
         out: list[Reads] = []
         try:
             if fresh.any():
-                out.append(self._begin(walk, places, of, fresh, timeout))
+                out.append(self._begin(walk, places, of, fresh, low, timeout))
             for number in np.unique(of[~fresh]).tolist():
                 with self._lock:
                     session = self._open.get(number)
@@ -129,7 +161,35 @@ class Loads:
         walk.low[places] = low
         return out
 
-    def _begin(self, walk: _Walk, places: np.ndarray, of: np.ndarray, fresh: np.ndarray, timeout: float) -> Reads:
+    def lost(self, names: Sequence[str], low: int) -> list[int]:
+        """Places of keys of which nothing may be read from byte low on: their load may have begun with a version that is gone."""
+        gone = self._walk.gone
+        if not gone:
+            return []
+        now, out = time.monotonic(), []
+        for i, n in enumerate(names):
+            g = gone.get(n) if isinstance(n, (str, bytes)) else None  # else it is no key, and may have no hash
+            if g is not None and g.state != BEGIN and (low > g.low or low == g.low and g.state == OVER):
+                gone[n] = Gone(low, OVER, now)
+                out.append(i)
+        return out
+
+    def late(self, names: Sequence[str], low: int, begun: bool) -> bool:
+        """Keys that were read from byte low on, and whose version is gone. begun: in a session in which nothing was read of them before.
+        Returns whether all may begin anew by the same gets, which then are all that the call has of a key."""
+        walk, now, every = self._walk, time.monotonic(), True
+        walk.gone = {n: g for n, g in walk.gone.items() if now - g.since < IDLE}
+        for n in names:
+            g, place = walk.gone.get(n), walk.generation.places.get(n, len(walk.first))
+            if g is not None and g.state == BEGIN:
+                continue  # by this call: the next one that reads the key takes it away
+            if begun or place < len(walk.first) and walk.first[place] == low:
+                walk.gone[n] = Gone(low, BEGIN if begun else AGAIN, now)
+            else:
+                every = False
+        return every
+
+    def _begin(self, walk: _Walk, places: np.ndarray, of: np.ndarray, fresh: np.ndarray, low: int, timeout: float) -> Reads:
         """Loads of keys begin: in the thread's session, unless one of them was read in it."""
         moved = np.unique(places[fresh])
         session, now = walk.current, time.monotonic()
@@ -150,7 +210,7 @@ class Loads:
                     if old.keys <= 0 and old.users == 0:
                         self._over.append(self._open.pop(number))
             session.keys += len(moved)
-        walk.session[moved] = session.number
+        walk.session[moved], walk.first[moved] = session.number, low
         return Reads(session, None if fresh.all() else fresh, True)
 
     def _opened(self, timeout: float) -> Session:

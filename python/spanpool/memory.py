@@ -11,6 +11,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 PAGE = mmap.PAGESIZE
+# What /proc/self/maps says of memory of the host's that has a name there: of a file in memory, without one but shared, or in huge pages.
+HOST_PATHS = ("/dev/shm/", "/dev/zero", "/dev/hugepages/")
 
 
 class Memory:
@@ -131,7 +133,16 @@ def shared_file(address: int, length: int) -> Optional[tuple[int, int]]:
 def is_host(address: int, length: int) -> bool:
     """Whether all of the memory is this host's, readable and writable. A GPU's is mapped from its device, without access, or not at all."""
     run = covering(address, length)
-    return bool(run) and all(m.access.startswith("rw") and (m.path.startswith("/dev/shm/") or not m.path.startswith("/dev/")) for m in run)
+    return bool(run) and all(m.access.startswith("rw") and (m.path.startswith(HOST_PATHS) or not m.path.startswith("/dev/")) for m in run)
+
+
+def is_mapped(memory: Memory) -> bool:
+    """Whether the addresses of memory that was registered are its file's still. Somebody may have unmapped it without a word, and have other
+    memory there now: bytes of the file would be taken for that memory's. Of a GPU's nobody can tell."""
+    if isinstance(memory, DeviceMemory):
+        return True
+    run = covering(memory.address, memory.length)
+    return bool(run) and all(_is_file(memory.fd, m) and m.off - m.begin == memory.off + memory.before - memory.address for m in run)
 
 
 def _descriptor(m: Mapping) -> Optional[int]:

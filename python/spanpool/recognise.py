@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Optional, Sequence
 import numpy as np
 
 PERIODS = (1, 2, 3, 4)  # objects of a page alternate: K, V, and what a model has besides
+# Addresses and the bytes of a key are below these, as those of all memory are: then no sum of them is above what 64 bits with a sign hold.
+ADDRESSES, KEY_SUM = 1 << 62, 1 << 61
 
 
 class Class(NamedTuple):
@@ -58,7 +60,7 @@ def classes(ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]], offse
 def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], ptrs: Sequence[Sequence[int]]) -> Class:
     n = len(sizes)
     s, o = np.array(sizes, dtype=np.int64), np.array(offsets, dtype=np.int64)
-    if n == 0 or s.shape != (n,) or o.shape != (n,) or s.min() <= 0 or o.min() < 0:
+    if n == 0 or s.shape != (n,) or o.shape != (n,) or s.min() <= 0 or o.min() < 0 or s.sum(dtype=np.float64) > KEY_SUM:
         raise ValueError("no ranges")
     rows = pick(ptrs, members)
     if set(map(len, rows)) != {n}:
@@ -66,7 +68,7 @@ def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int],
     for number in chain(sizes, offsets, rows[0]):  # numpy would cut a float; that the other rows are of another kind is not looked for
         index(number)
     addresses = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=n * len(rows)).reshape(len(rows), n)
-    if addresses.min() < 0:
+    if addresses.view(np.uint64).max() >= ADDRESSES:  # those below 0 too
         raise ValueError("no address")
     return Class(members, s, o, addresses)
 
@@ -91,7 +93,7 @@ def _grouped(sizes: Sequence[Sequence[int]], offsets: Sequence[Sequence[int]]) -
 def _same(column: Sequence[Sequence[int]]) -> bool:
     try:
         return isinstance(column, list) and column.count(column[0]) == len(column)
-    except ValueError:  # arrays of numpy's have no one truth
+    except (ValueError, RuntimeError):  # arrays of numpy's and tensors have no one truth
         return False
 
 

@@ -20,16 +20,18 @@ import types
 import weakref
 from collections import Counter
 from contextlib import contextmanager
+from operator import index
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from spanpool import ipc, loads, recognise
-from spanpool.client import BUSY, DEFAULT_SOCKET, SUCCESS, Client, Existence, Handle, Lists, Pattern, Placed, Runs, encode
+from spanpool.client import (BUSY, DEFAULT_SOCKET, SUCCESS, Client, Existence, Handle, Lists, Pattern, Placed, Runs, encode,
+                             status_name)
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.errors import CallError, GoneError, LimitError, NotQuietError, SpanpoolError, UnavailableError
 from spanpool.link import Deadline
-from spanpool.memory import Memory, is_host, shared_file
+from spanpool.memory import Memory, is_host, is_mapped, shared_file
 from spanpool.private import Column, HostBytes, Private, device_bytes, gather, pin, scatter
 
 __all__ = ["UMBPClient", "UMBPConfig", "UMBPDeploymentMode", "UMBPRole", "UMBPStandaloneProcessConfig"]
@@ -105,6 +107,9 @@ class _Region(NamedTuple):
     def holds(self, lo: int, hi: int) -> bool:
         return self.address <= lo and hi <= self.address + self.length
 
+    def overlaps(self, lo: int, hi: int) -> bool:
+        return self.address < hi and lo < self.address + self.length
+
 
 class _Ask(NamedTuple):
     """Some keys of a call, as one part of a request. places are theirs in the call; reads is the session that they are read in."""
@@ -113,6 +118,7 @@ class _Ask(NamedTuple):
     part: Placed
     nbytes: int
     ranges: int
+    low: int  # the first byte of an object that is asked for
     reads: Optional[loads.Reads]
 
 
@@ -135,7 +141,7 @@ class _Work:
     def __init__(self, op: str, call: _Lists, status: list[int], deadline: Deadline, limits: pb.Limits):
         self.op, self.call, self.status, self.deadline, self.limits = op, call, status, deadline, limits
         # Three threads share the client's bytes in flight.
-        self.bytes, self.ranges, self.keys = max(limits.bytes_in_flight // 4, 1), limits.ranges // 4, limits.keys // 4
+        self.bytes, self.ranges, self.keys = _quarter(limits.bytes_in_flight), _quarter(limits.ranges), _quarter(limits.keys)
         self.asks: list[_Ask] = []
         self.entered: list[loads.Session] = []
 
@@ -214,7 +220,7 @@ class _Names:
 
     def name(self, keys: Sequence[str], rows: np.ndarray, limits: pb.Limits) -> Optional[_Named]:
         """Names those of the keys that are not, and finds all. None when the node has no room for so many."""
-        room_keys, room_bytes = limits.handle_keys // 4, limits.handle_bytes // 4
+        room_keys, room_bytes = _quarter(limits.handle_keys), _quarter(limits.handle_bytes)
         drop: list[_Generation] = []
         with self._lock:
             now = self._now
@@ -272,7 +278,13 @@ class _Stages:
     @contextmanager
     def _large(self, nbytes: int) -> Iterator[Memory]:
         memory = self._client.allocate(nbytes)
-        yield memory  # after an error it is the client's until its end
+        try:
+            yield memory
+        except NotQuietError:
+            raise
+        except BaseException:
+            self._client.deregister(memory)
+            raise
         self._client.deregister(memory)
 
     def _take(self, deadline: Deadline) -> Memory:
@@ -365,11 +377,14 @@ class UMBPClient:
 
     def register_memory(self, ptr: int, nbytes: int, location: Any = None, device: int = -1) -> bool:
         """Memory that maps a memfd or a file of a tmpfs is shared with the node. Other memory of the host is copied once on its way, memory
-        of a GPU too. What is registered already is no error."""
+        of a GPU too. What is registered already is no error; what was, and has other memory at its addresses now, is let go of first."""
         try:
             ptr, nbytes = int(ptr), int(nbytes)
             if ptr <= 0 or nbytes <= 0:
                 raise CallError("INVALID_ARGUMENT", f"{nbytes} bytes at address {ptr}")
+            gone = [r for r in self._regions[1] if r.overlaps(ptr, ptr + nbytes) and r.shared is not None and not is_mapped(r.shared)]
+            if gone:
+                self._let_go(gone)
             if any(r.address == ptr and r.length == nbytes for r in self._regions[1]):
                 return True
             region = self._region(ptr, nbytes, location, device)
@@ -416,19 +431,22 @@ class UMBPClient:
         """Returns when no call touches the memory. The address that was registered first stands for all that is registered. Memory that
         is not registered is no error."""
         try:
-            with self._lock:
-                gone = [r for r in self._regions[1] if ptr in (r.address, self._first)]
-                self._replace([r for r in self._regions[1] if r not in gone])
-                active = set(self._active)
-                if not self._lock.wait_for(lambda: not active & self._active, self.call_timeout + self.client.quiet_timeout):
-                    raise NotQuietError("calls are still under way")
-            for r in gone:
-                if r.shared is not None:
-                    self.client.deregister(r.shared)
+            self._let_go([r for r in self._regions[1] if ptr in (r.address, self._first)])
             return True
         except Exception as e:
             self._failed("deregister", e)
             return False
+
+    def _let_go(self, gone: list[_Region]) -> None:
+        """Returns when no call touches the regions, which later calls do not find."""
+        with self._lock:
+            self._replace([r for r in self._regions[1] if r not in gone])
+            active = set(self._active)
+            if not self._lock.wait_for(lambda: not active & self._active, self.call_timeout + self.client.quiet_timeout):
+                raise NotQuietError("calls are still under way")
+        for r in gone:
+            if r.shared is not None:
+                self.client.deregister(r.shared)
 
     def _replace(self, regions: list[_Region]) -> None:
         regions.sort(key=lambda r: r.address)
@@ -599,8 +617,7 @@ class UMBPClient:
             return
         for s, n in Counter(status).items():
             if s not in SUCCESS:
-                name = "failed" if s == 0 else pb.KeyStatus.Name(s)[len("KEY_STATUS_"):]
-                self._note(f"{op}: {name}", n)
+                self._note(f"{op}: {'failed' if s == 0 else status_name(s)}", n)
 
     def _transfer(self, op: str, call: _Lists, status: list[int], deadline: Deadline) -> None:
         """Fills in what became of each key; the first call of the client's that fails as a whole ends it."""
@@ -621,16 +638,20 @@ class UMBPClient:
                 self._loads.leave(session)
 
     def _ask(self, work: _Work, c: recognise.Class) -> None:
-        """Adds what one class asks for. Keys of private memory are moved at once, through a buffer; what is no key is refused alone."""
+        """Adds what one class asks for. Keys of private memory are moved at once, through a buffer; what is no key, has no size, or is of a
+        load whose version is gone is refused alone."""
         names = recognise.pick(work.call.keys, c.members)
-        if self._names.find(names) is None:
-            good = [i for i, k in enumerate(names) if _is_key(k)]
-            if len(good) < len(names):
-                for i in set(range(len(names))).difference(good):
-                    work.status[c.members[i]] = pb.KEY_STATUS_INVALID
-                if good:
-                    self._ask(work, _choose(c, good))
-                return
+        bad = {} if self._names.find(names) is not None else {i: pb.KEY_STATUS_INVALID for i, k in enumerate(names) if not _is_key(k)}
+        if work.op == "get":
+            bad.update((i, pb.KEY_STATUS_NOT_FOUND) for i in self._loads.lost(names, int(c.offsets.min())))
+        else:  # one for all is a size
+            bad.update((i, pb.KEY_STATUS_INVALID) for i, n in enumerate(_objects(work.call, c.members)) if not _is_size(n))
+        if bad:
+            for i, status in bad.items():
+                work.status[c.members[i]] = status
+            if len(bad) < len(names):
+                self._ask(work, _choose(c, [i for i in range(len(names)) if i not in bad]))
+            return
         lo, hi = c.addresses.min(axis=0), c.addresses.max(axis=0) + c.sizes
         regions = [self._at(a, b) for a, b in zip(lo.tolist(), hi.tolist())]
         if any(r is None for r in regions):
@@ -690,7 +711,7 @@ class UMBPClient:
             m, n = c.addresses.shape
             where = Lists(range(n, (m + 1) * n, n), c.offsets.tolist() * m, c.sizes.tolist() * m, memory * m, (c.addresses - begin).ravel().tolist())
         part = Placed(names if named is None else named.runs, where, _objects(work.call, c.members))
-        work.asks.append(_Ask(c.members, part, int(c.sizes.sum()) * len(names), c.addresses.size, reads))
+        work.asks.append(_Ask(c.members, part, int(c.sizes.sum()) * len(names), c.addresses.size, int(c.offsets.min()), reads))
 
     def _staged(self, work: _Work, c: recognise.Class, regions: list[_Region]) -> None:
         """Moves a class by way of a buffer, in which the ranges of a key lie one behind the other."""
@@ -721,7 +742,7 @@ class UMBPClient:
                 gather(columns, stage.buffer, each)
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), [stage], at.tolist(), [each], range(len(places)))
             part = Placed(names if named is None else named.runs, where, _objects(work.call, places))
-            self._send(work, [_Ask(places, part, each * len(places), c.addresses.size, reads)])
+            self._send(work, [_Ask(places, part, each * len(places), c.addresses.size, int(c.offsets.min()), reads)])
             if work.op == "get":
                 hit = np.array([i for i, p in enumerate(places) if work.status[p] in SUCCESS], dtype=np.int64)
                 scatter([k._replace(addresses=k.addresses[hit]) for k in columns], stage.buffer, each, hit)
@@ -735,7 +756,8 @@ class UMBPClient:
             if reads is None or isinstance(e, CallError) and e.code != "NOT_FOUND":
                 raise
             self._loads.forget(reads.session)
-            if not all(a.reads is not None and a.reads.begun for a in asks):
+            again = [self._loads.late([work.call.keys[p] for p in a.places], a.low, a.reads is not None and a.reads.begun) for a in asks]
+            if not all(again):
                 raise
             for a in asks:
                 for p in a.places:
@@ -753,6 +775,8 @@ class UMBPClient:
                 for p, s in zip(a.places, some):
                     work.status[p] = s
             lo = hi
+            if a.reads is not None and pb.KEY_STATUS_LATE in some:
+                self._loads.late([work.call.keys[p] for p, s in zip(a.places, some) if s == pb.KEY_STATUS_LATE], a.low, a.reads.begun)
 
     def _sent(self, work: _Work, parts: Sequence[Placed], session: Optional[loads.Session]) -> Any:
         for last in (False, True):
@@ -783,8 +807,20 @@ class UMBPClient:
                         exc_info=e if e is not None and not isinstance(e, SpanpoolError) else None)
 
 
+def _quarter(limit: int) -> int:
+    """What one call uses of a limit of the node's, of which 0 is none."""
+    return limit // 4 if limit > 0 else sys.maxsize
+
+
 def _is_key(k: Any) -> bool:
     return isinstance(k, (str, bytes)) and 0 < len(encode(k)) <= KEY_BYTES
+
+
+def _is_size(n: Any) -> bool:
+    try:
+        return 0 < index(n) < 1 << 64
+    except TypeError:
+        return False
 
 
 def _bytes_of(region: _Region) -> Private:
@@ -804,7 +840,7 @@ def _objects(call: _Lists, places: Sequence[int]) -> Sequence[int]:
     if call.objects is None:
         return ()
     sizes = recognise.pick(call.objects, places)
-    return sizes[:1] if sizes.count(sizes[0]) == len(sizes) else sizes
+    return sizes[:1] if _is_size(sizes[0]) and sizes.count(sizes[0]) == len(sizes) else sizes
 
 
 def _choose(c: recognise.Class, rows: Any) -> recognise.Class:

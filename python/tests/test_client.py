@@ -1,3 +1,4 @@
+import contextlib
 import ctypes
 import gc
 import mmap
@@ -12,7 +13,7 @@ import numpy as np
 
 from spanpool import (CallError, Client, GoneError, Handle, LimitError, Lists, NoReplyError, NotQuietError, Pattern, Placed, UnavailableError)
 from spanpool import ipc
-from spanpool.client import EXISTS, HIT, STORED, Runs
+from spanpool.client import EXISTS, HIT, STORED, Reply, Runs
 from spanpool.engine.v1 import engine_pb2 as pb
 from spanpool.link import Deadline, Link
 from tests.content import GUARD, POISON, content
@@ -162,8 +163,7 @@ class ClientTest(Case):
         self.assertEqual(["NOT_REGISTERED", "NOT_FOUND"], reply.names())
         self.assertIn("not in region", reply.failures[0])
         c.deregister(memory)
-        with self.assertRaises(CallError):
-            c.get(reading(whole(["a"], memory, [0])))
+        self.assertEqual(["NOT_REGISTERED"], c.get(reading(whole(["a"], memory, [0]))).names())
         c.deregister(memory)  # again is no error
 
     def test_a_session_reads_a_version(self):
@@ -249,6 +249,47 @@ class ClientTest(Case):
         for t in threads:
             t.join(60)
         self.assertEqual([], failures)
+
+
+    def test_a_status_that_is_unknown_here_is_no_success_and_has_a_name(self):
+        reply = Reply([99, HIT], {}, 0, 0)
+        self.assertEqual([False, True], reply.ok())
+        self.assertEqual(["STATUS_99", "HIT"], reply.names())
+
+    def test_what_no_message_holds_is_a_call_error(self):
+        client = self.client()
+        memory = self.put(client, ["a"])
+        one = lambda off=0, key="a", sizes=(): [Placed([key], Pattern([off], [1], [memory], [0], [0], [0]), sizes)]
+        for name, call in [("a negative offset", lambda: client.get(one(-1))), ("a huge one", lambda: client.get(one(1 << 64))), ("no key", lambda: client.get(one(key=None))),
+                           ("text", lambda: client.get(one("0"))), ("a size that is none", lambda: client.put(one(key="b", sizes=["x"]))),
+                           ("a wait", lambda: client.put(one(key="b", sizes=[1]), wait=-1)), ("a hold", lambda: client.exists(["a"], hold=1e30)),
+                           ("no key of exists", lambda: client.exists([None])), ("a size of a session", lambda: client.open_write(["b"], [-1])),
+                           ("no memory", lambda: client.allocate(-1)), ("too much", lambda: client.allocate(1 << 70)), ("bytes of a file", lambda: client.register(0, -1, 0))]:
+            with self.subTest(name), self.assertRaises(CallError):
+                call()
+        self.assertEqual([HIT], client.get(one()).status, "nothing of it stays")
+
+    def test_memory_of_nobody_is_its_keys_fault_alone(self):
+        client = self.client()
+        memory = self.put(client, ["a"])
+        other = client.allocate(4096)
+        client.deregister(other)
+        parts = reading(whole(["a"], other, [0])) + reading(whole(["a"], memory, [0]))
+        self.assertEqual(["NOT_REGISTERED", "HIT"], client.get(parts).names())
+
+    def test_handles_that_ended_here_are_forgotten_there(self):
+        client = self.client()
+        for i in range(200):
+            self.assertEqual([False], client.exists(Handle([str(i)])).found)
+        self.assertLess(client.stats()[1]["handles"], 100)
+        kept = Handle(["kept"])
+        client.exists(kept)
+        for i in range(200):
+            client.exists(Handle([str(i)]))
+        calls, real = [], Link.call
+        with mock.patch.object(Link, "call", lambda link, name, *a: calls.append(name) or real(link, name, *a)):
+            client.exists(kept)
+        self.assertEqual(["BatchExists"], calls, "it is named still")
 
 
 class DeviceTest(Case):
@@ -341,6 +382,24 @@ class EndTest(Case):
         eventually("the client is gone, with the child alive", lambda: self.clients() == 0)
         os.close(write)
         self.assertEqual(0, os.waitpid(child, 0)[1])
+
+    def test_a_child_does_not_wait_for_locks_of_threads_that_it_has_not(self):
+        c = Client(self.node.socket, self.id())
+        c.exists(["a"])
+        with c._state.lock, c._state.registering:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                try:
+                    with mock.patch.object(c, "timeout", 1), contextlib.suppress(UnavailableError):
+                        c.exists(["a"])
+                    c.close()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+        self.assertEqual(0, os.waitpid(child, 0)[1])
+        c.exists(["a"])
+        c.close()
 
 
 class FaultTest(Case):

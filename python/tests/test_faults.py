@@ -7,8 +7,11 @@ import threading
 import time
 import unittest
 
+import numpy as np
+
 from spanpool import Client
-from tests.host import Failed, Linker, Pool, scattered, wait
+from tests.content import content
+from tests.host import Buffer, Failed, Linker, Pool, scattered, wait
 from tests.sidecar import Sidecar, eventually
 from tests.test_umbp import LAYERS, Case
 
@@ -125,6 +128,28 @@ class FaultTest(Case):
         self.assertTrue(client.client.quiet)
         # What the last start has of it is what the first had.
         self.assertEqual(2 * LAYERS + client._stages._made, eventually("regions", lambda: client.client.stats()[1]["regions"]))
+
+    def test_memory_whose_file_was_cut_is_lost_alone_when_the_node_restarts(self):
+        client = self.umbp()
+        good, cut = Buffer(1 << 16, True), Buffer(1 << 16, True)
+        for b in (good, cut):
+            self.addCleanup(b.close)
+            self.assertIs(True, client.register_memory(b.address, b.nbytes))
+        os.ftruncate(cut.fd, 0)
+        self.node.kill()
+        self.node.start()
+        good.bytes[:64] = content("a", 64)
+        self.assertIs(True, client.put_from_ptr("a", good.address, 64))
+        ptrs = [[good.address + 100], [cut.address]]
+        self.assertEqual([True, False], client.batch_get_ranges_into_ptr(["a", "a"], ptrs, [[64]] * 2, [[0]] * 2))
+        np.testing.assert_array_equal(content("a", 64), good.bytes[100:164])
+        self.assertEqual(1, client.counts["get: NOT_REGISTERED"])
+        os.ftruncate(cut.fd, cut.nbytes)
+        self.node.kill()
+        self.node.start()
+        self.assertIs(True, client.put_from_ptr("a", good.address, 64))
+        self.assertEqual([True, True], client.batch_get_ranges_into_ptr(["a", "a"], ptrs, [[64]] * 2, [[0]] * 2), "it is tried again at every start")
+        np.testing.assert_array_equal(content("a", 64), cut.bytes[:64])
 
     def test_a_node_that_is_stopped_for_a_while_fails_nothing(self):
         client = self.umbp()

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 
 from spanpool import loads, umbp
-from spanpool.client import Client, Pattern, Placed
+from spanpool.client import Client, Pattern, Placed, ReadSession
 from spanpool.engine.v1 import engine_pb2 as pb
 from tests.host import Pool
 from tests.sidecar import eventually
@@ -89,8 +89,53 @@ class LoadsTest(Case):
         self.store(keys, 1)
         self.assertEqual([True], self.get(pool, ["a"], [0], range(4)))
         self.store(keys, 2)
-        self.assertEqual([False], self.get(pool, ["a"], [1], range(4)), "again in the same group, to another row")
-        self.assertEqual([False], self.get(pool, ["a"], [0], range(4, 8)))
+        self.assertEqual([True], self.get(pool, ["a"], [1], range(4)), "again in the same group, to another row, or another load")
+        self.assertEqual([1] * 4, self.seen(pool, 0)[:4])
+        self.assertEqual([2] * 4, self.seen(pool, 1)[:4])
+        for group in (range(4, 6), range(6, 8)):
+            for row in (0, 1):
+                self.assertEqual([False], self.get(pool, ["a"], [row], group), "nobody can tell which of the two it is of")
+        for group in (range(4), range(4, 8)):
+            self.assertEqual([True], self.get(pool, ["a"], [2], group), "a load that begins lower is another one")
+        self.assertEqual([2] * 8, self.seen(pool, 2))
+
+    def test_gets_of_one_group_have_each_the_version_that_is_there(self):
+        for shared in (True, False):
+            pool = self.pool(shared)
+            for pages, group in [("ab", range(8)), ("cd", range(4, 8))]:
+                for value in range(1, 6):
+                    self.store(pool.keys(pages)[(value + 1) % 2:], value)
+                    for row in (3, 4):
+                        self.assertEqual([True] * 2, self.get(pool, pages, [row, row + 5], group))
+                        self.assertEqual(value, self.seen(pool, row + 5)[7])
+        self.assertNotIn("get: LATE", self.client.counts)
+
+    def test_a_load_that_ended_early_does_not_hold_up_the_next_one(self):
+        pool = self.pool()
+        keys = pool.keys(["a"])
+        for value in range(1, 4):
+            self.store(keys, value)
+            self.assertEqual([True], self.get(pool, ["a"], [0], range(4)), "and its engine gives up")
+        answers = [self.get(pool, ["a"], [1], group)[0] for _ in range(3) for group in (range(4), range(4, 8))]
+        self.assertEqual([True, False, True, True, True, True], answers, "one load may fail")
+        self.assertEqual([3] * 8, self.seen(pool, 1))
+
+    def test_a_first_get_that_is_late_begins_again_in_another_session(self):
+        pool = self.pool()
+        keys = pool.keys(["a"])
+        self.store(keys, 1)
+        real, used = ReadSession.get, []
+
+        def get(session, parts, timeout):
+            used.append(session.number)
+            reply = real(session, parts, timeout)
+            return reply._replace(status=[pb.KEY_STATUS_LATE]) if len(used) in (1, 3) else reply
+
+        with mock.patch.object(ReadSession, "get", get):
+            for group in (range(4), range(4, 8)):
+                self.assertEqual([True], self.get(pool, ["a"], [0], group))
+        self.assertEqual([True, False, False, False], [n == used[0] for n in used])
+        self.assertEqual(used[1:2] * 3, used[1:], "what is late later is asked for again in its own")
 
     def test_a_key_twice_in_a_call_with_other_ranges_is_one_version(self):
         pool = self.pool()
@@ -127,6 +172,7 @@ class LoadsTest(Case):
         small.limits.handle_keys = 4 * 8
         with mock.patch.object(self.client.client, "connect", lambda *_: small), mock.patch.object(loads, "AGE", 0):
             self.assertTrue(all(self.get(pool, pages[:4], range(4), range(4))))
+            self.assertTrue(all(self.get(pool, pages[4:5], [4], range(2, 4))))
             others = [list("uvxyz"), list("UVXYZ")]
             for n, them in enumerate(others):
                 self.store(pool.keys(them + [str(n)]), 2)
@@ -134,6 +180,8 @@ class LoadsTest(Case):
                 self.assertTrue(all(self.get(pool, them, range(8, 13), range(4))))
                 self.assertEqual(len(them), len(self.client._names._now.places))
             self.assertEqual([False, False, True], self.get(pool, pages[:3], range(3), range(4, 8)))
+            self.store(pool.keys(pages[4:5]), 2)
+            self.assertEqual([True], self.get(pool, pages[4:5], [4], range(2, 4)), "it began there")
 
     def test_sessions_end_by_new_loads_and_by_idleness(self):
         pool = self.pool()
