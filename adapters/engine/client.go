@@ -74,6 +74,8 @@ type client struct {
 		regions         map[uint32]*region
 		regionBytes     uint64
 		lastRegion      uint32
+		mapping         uint64                     // regions that are counted in, and not in the map yet
+		opening         uint64                     // sessions likewise
 		reads           map[ports.SessionID]uint64 // the handle that ends with it; 0: none
 		writes          map[ports.WriteID]*writing
 		finished        []ports.WriteID // of writes: every key is decided; kept for a commit that is repeated
@@ -462,21 +464,34 @@ func (c *client) enter(memory ports.Memory, m mapping) *region {
 	return r
 }
 
-// mayMap counts a region of n bytes in before it is mapped; giveBack counts it out when it could not be.
-func (c *client) mayMap(n uint64) error {
+// mayMap counts a region of n bytes in before it is mapped; giveBack counts its bytes out when it could not be. mapped is called once it
+// is in the map, or will not be; nil with an error.
+func (c *client) mayMap(n uint64) (mapped func(), err error) {
 	c.mu.Lock()
-	have, most := uint64(len(c.mu.regions)), c.of.bounds.MaxRegions
-	c.mu.Unlock()
-	if have >= most { // one packet at a time, so that nobody adds another meanwhile
-		return c.of.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: "regions of a client", Value: have + 1, Limit: most})
+	have, most := uint64(len(c.mu.regions))+c.mu.mapping, c.of.bounds.MaxRegions
+	if have < most {
+		c.mu.mapping++
 	}
+	c.mu.Unlock()
+	if have >= most {
+		return nil, c.of.refuse(refusedLimit, codes.ResourceExhausted, &domain.LimitError{What: "regions of a client", Value: have + 1, Limit: most})
+	}
+	mapped = func() { c.less(&c.mu.mapping) }
 	if err := c.of.takeMapped(n); err != nil {
-		return err
+		mapped()
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.regionBytes += n
-	return nil
+	return mapped, nil
+}
+
+// less counts one out of a number that mu guards.
+func (c *client) less(n *uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*n--
 }
 
 func (c *client) giveBack(n uint64) {

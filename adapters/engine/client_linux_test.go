@@ -29,6 +29,7 @@ type shelf struct {
 	registered, reads, let int
 	stuck                  error // of memory that is to be let go of
 	aborted                []ports.WriteID
+	opening                func(context.Context) error // of a session; nil: nobody is held
 }
 
 func (s *shelf) hold(ctx context.Context) {
@@ -100,7 +101,12 @@ func (s *shelf) DeregisterMemory(context.Context, ports.MemoryID) error {
 	return s.stuck
 }
 
-func (s *shelf) OpenRead(context.Context, string) (ports.SessionID, error) {
+func (s *shelf) OpenRead(ctx context.Context, _ string) (ports.SessionID, error) {
+	if s.opening != nil {
+		if err := s.opening(ctx); err != nil {
+			return 0, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
@@ -114,7 +120,12 @@ func (s *shelf) CloseRead(ports.SessionID) error {
 	return nil
 }
 
-func (s *shelf) OpenWrite(_ context.Context, _ string, names []string, _ []uint64, out []ports.Result) (ports.WriteID, error) {
+func (s *shelf) OpenWrite(ctx context.Context, _ string, names []string, _ []uint64, out []ports.Result) (ports.WriteID, error) {
+	if s.opening != nil {
+		if err := s.opening(ctx); err != nil {
+			return 0, err
+		}
+	}
 	for i := range names {
 		out[i].Status = ports.Hit
 	}
@@ -653,4 +664,55 @@ func FuzzPacket(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSessionsAreBoundedWhileTheyAreOpened: those that the pool is still asked for count too, and those that it refused do not.
+func TestSessionsAreBoundedWhileTheyAreOpened(t *testing.T) {
+	entered, leave := make(chan struct{}, 3), make(chan struct{})
+	p := &shelf{opening: func(context.Context) error { return ports.ErrClosed }}
+	a := attach(t, p, Config{MaxSessions: 2})
+	read := func(ctx context.Context) (*enginev1.OpenReadReply, error) {
+		return a.rpc.OpenRead(ctx, &enginev1.OpenReadRequest{Caller: a.caller()})
+	}
+	write := func(ctx context.Context) error {
+		_, err := a.rpc.OpenWrite(ctx, &enginev1.OpenWriteRequest{Caller: a.caller(), Keys: &enginev1.Keys{Names: [][]byte{[]byte("k")}}, Sizes: []uint64{1}})
+		return err
+	}
+	_, err := read(t.Context())
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+
+	p.opening = func(ctx context.Context) error {
+		entered <- struct{}{}
+		select {
+		case <-leave:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	opened, done := make(chan *enginev1.OpenReadReply, 1), make(chan error, 2)
+	go func() {
+		r, err := read(context.Background())
+		opened <- r
+		done <- err
+	}()
+	go func() { done <- write(context.Background()) }()
+	<-entered
+	<-entered
+	_, err = read(within)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	require.ErrorContains(t, err, "3, limit 2")
+	require.Equal(t, codes.ResourceExhausted, status.Code(write(within)))
+	require.EqualValues(t, 2, a.count("engine.refused.limit"))
+	close(leave)
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	_, err = read(t.Context())
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "they are open")
+	_, err = a.rpc.CloseRead(t.Context(), &enginev1.CloseReadRequest{Caller: a.caller(), Session: (<-opened).GetSession()})
+	require.NoError(t, err)
+	_, err = read(t.Context())
+	require.NoError(t, err)
 }

@@ -202,9 +202,11 @@ func (d *descriptors) register(c *client, n uint64, make func() (mapping, *os.Fi
 	if n == 0 || n > maxRegionLength {
 		return answered{}, d.clients.refuse(refusedMalformed, codes.InvalidArgument, &domain.LimitError{What: "bytes of a region (1 or more)", Value: n, Limit: maxRegionLength})
 	}
-	if err := c.mayMap(n); err != nil {
+	mapped, err := c.mayMap(n)
+	if err != nil {
 		return answered{}, err
 	}
+	defer mapped()
 	m, file, err := make()
 	if err != nil {
 		c.giveBack(n)

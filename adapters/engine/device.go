@@ -26,9 +26,11 @@ func (s *calls) RegisterDevice(ctx context.Context, req *enginev1.RegisterDevice
 		if req.GetLen() == 0 {
 			return nil, fmt.Errorf("%w: bytes of a region: 0, limit 1 or more", domain.ErrInvalid)
 		}
-		if err := c.mayMap(0); err != nil { // not the host's memory, but a region
+		mapped, err := c.mayMap(0) // not the host's memory, but a region
+		if err != nil {
 			return nil, err
 		}
+		defer mapped()
 		lent, release, err := s.Devices.Lend(req.GetDevice(), req.GetIpcHandle(), req.GetOff(), req.GetLen())
 		if err != nil {
 			return nil, err

@@ -82,3 +82,41 @@ func TestDeviceMemoryThatCannotBeLentIsRefused(t *testing.T) {
 	_, err = b.lend("0000:c1:00.0", 8)
 	require.Equal(t, codes.Unimplemented, status.Code(err), "%v", err)
 }
+
+// slow is Devices that hold whoever lends.
+type slow struct {
+	lending
+	entered, leave chan struct{}
+}
+
+func (s *slow) Lend(pci string, handle []byte, off, n uint64) (ports.DeviceRegion, func() error, error) {
+	s.entered <- struct{}{}
+	select {
+	case <-s.leave:
+	case <-time.After(20 * time.Second):
+	}
+	return s.lending.Lend(pci, handle, off, n)
+}
+
+// TestRegionsAreBoundedWhileTheyAreLent: a device's come by calls, any number at a time.
+func TestRegionsAreBoundedWhileTheyAreLent(t *testing.T) {
+	l := &slow{entered: make(chan struct{}, 3), leave: make(chan struct{})}
+	a := attach(t, &shelf{}, Config{Devices: l, MaxRegions: 2})
+	done := make(chan error, 2)
+	for _, pci := range []string{"0000:c1:00.0", "0000:c2:00.0"} { // of which there is one
+		go func() {
+			_, err := a.lend(pci, 8)
+			done <- err
+		}()
+		<-l.entered
+	}
+	_, err := a.lend("0000:c1:00.0", 8)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	f, _ := memory(t, 4096, 0)
+	require.Equal(t, codes.ResourceExhausted, codes.Code(a.register(f, 0, 4096).GetCode()))
+	close(l.leave)
+	require.True(t, (<-done == nil) != (<-done == nil), "one device is not there")
+	require.Zero(t, a.register(f, 0, 4096).GetCode(), "what was not lent does not count")
+	require.Equal(t, codes.ResourceExhausted, codes.Code(a.register(f, 0, 4096).GetCode()))
+	require.Equal(t, 1, l.lent())
+}

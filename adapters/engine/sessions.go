@@ -195,6 +195,7 @@ func (s *calls) OpenRead(ctx context.Context, req *enginev1.OpenReadRequest) (*e
 		if err := c.mayOpen(); err != nil {
 			return nil, err
 		}
+		defer c.less(&c.mu.opening)
 		var named uint64
 		if len(req.GetKeys()) > 0 {
 			id, _, err := c.name(0, req.GetKeys(), req.GetRows())
@@ -215,12 +216,14 @@ func (s *calls) OpenRead(ctx context.Context, req *enginev1.OpenReadRequest) (*e
 	})
 }
 
+// mayOpen counts a session in before it is opened; less(&c.mu.opening) is called once it is in a map, or will not be.
 func (c *client) mayOpen() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := len(c.mu.reads) + len(c.mu.writes) - len(c.mu.finished); n >= int(c.of.bounds.MaxSessions) {
+	if n := len(c.mu.reads) + len(c.mu.writes) - len(c.mu.finished) + int(c.mu.opening); n >= int(c.of.bounds.MaxSessions) {
 		return limit("sessions of a client", n+1, int(c.of.bounds.MaxSessions))
 	}
+	c.mu.opening++
 	return nil
 }
 
@@ -268,6 +271,7 @@ func (s *calls) OpenWrite(ctx context.Context, req *enginev1.OpenWriteRequest) (
 		if err := c.mayOpen(); err != nil {
 			return nil, err
 		}
+		defer c.less(&c.mu.opening)
 		sizes, results := make([]uint64, len(keys)), make([]ports.Result, len(keys))
 		for i := range sizes {
 			sizes[i] = given.at(i)
