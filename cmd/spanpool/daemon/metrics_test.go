@@ -173,7 +173,8 @@ func TestThePageAboutMetricsIsRight(t *testing.T) {
 func pair(t *testing.T, transport string) (a, b *Daemon) {
 	t.Helper()
 	file := secretFile(t)
-	small := []string{"--transport", transport, "--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "100ms"}
+	// Leases outlast the test on any machine, so that what they hold is seen and nothing is fetched twice; the stop waits for the drain then.
+	small := []string{"--transport", transport, "--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "1m", "--drain", "100ms"}
 	a = started(t, small...)
 	return a, started(t, append(small, "--node-id", "b", "--peers", "a="+a.At.Control)...)
 }
