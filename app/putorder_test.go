@@ -94,6 +94,46 @@ func TestAPutThatWaitsForALinkEndsWithItsContextAndTheNextGoesOn(t *testing.T) {
 	})
 }
 
+func TestAPutForWhichThereIsRoomWaitsBehindAnOlderOneUntilThatLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, twoRounds)
+		var g faults.Gate
+		b.fail(when("Link", "Op", purpose(ports.PurposePut), hold(&g)))
+		first := startPut(t.Context(), b, 24*kib, "k")
+		ctx, cancel := context.WithCancel(t.Context())
+		second := startPut(ctx, b, 16*kib, "l")
+		third := startPut(t.Context(), b, 4*kib, "m")
+		require.Equal(t, 1, g.Held(), "others overtake")
+		cancel()
+		require.Equal(t, ports.Cancelled, (<-second)[0].Status)
+		synctest.Wait()
+		require.Equal(t, 2, g.Held(), "who left lets nobody in")
+		g.Open()
+		require.Equal(t, ports.Stored, (<-first)[0].Status)
+		require.Equal(t, ports.Stored, (<-third)[0].Status)
+		a.requireLocal(24*kib, "k")
+	})
+}
+
+func TestOneRoundThatEndsLetsInAllForWhichThereIsRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, twoRounds)
+		var g faults.Gate
+		b.fail(when("Link", "Op", purpose(ports.PurposePut), hold(&g)))
+		first := startPut(t.Context(), b, 32*kib, "k")
+		second, third := startPut(t.Context(), b, 16*kib, "l"), startPut(t.Context(), b, 16*kib, "m")
+		require.Equal(t, 1, g.Held())
+		g.Open()
+		synctest.Wait()
+		require.Equal(t, 2, g.Held())
+		g.Open()
+		for _, done := range []chan []ports.Result{first, second, third} {
+			require.Equal(t, ports.Stored, (<-done)[0].Status)
+		}
+		a.requireLocal(16*kib, "l", "m")
+	})
+}
+
 func TestALinkThatEndsFailsThePutsThatWaitForIt(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, b := w.pair(place{}, twoRounds)
