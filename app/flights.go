@@ -53,9 +53,7 @@ func (n *Node) newFlightLocked(f *fill, v *view, runs []domain.Run) *flight {
 	} else {
 		fl = &flight{}
 	}
-	if f.sums == nil && v.hasSums() {
-		f.sums = v
-	}
+	f.holdToLocked(v)
 	fl.fill, fl.view, fl.bytes = f, v, 0
 	fl.layout, fl.sums, fl.foretold, fl.good, fl.isBad = n.mu.table.Layout(f.slot), f.sums, foretold{}, fl.good[:0], false
 	if !n.hostMedium {
@@ -80,6 +78,13 @@ func (fl *flight) foretell() bool {
 		fl.foretold = fl.sums.foretell(fl.runs)
 	}
 	return fl.foretold.known
+}
+
+// holdToLocked has the slot's bytes held to the sums of a view of its version, unless they are held to some already.
+func (f *fill) holdToLocked(v *view) {
+	if f.sums == nil && v.hasSums() {
+		f.sums = v
+	}
 }
 
 // overlap is how many bytes of r the flight fetches.
@@ -139,13 +144,13 @@ func (n *Node) landLocked(fl *flight, done ports.Completion, by domain.Locality,
 	return late
 }
 
-// installLocked commits a complete filling slot.
+// installLocked commits a complete filling slot. It gets no sums but those that its bytes were held to.
 func (n *Node) installLocked(f *fill, info domain.SlotInfo, by domain.Locality, now domain.Instant) {
-	of := f.view
+	lens, sums := f.view.putLens, []uint32(nil)
 	if f.sums != nil {
-		of = f.sums
+		lens, sums = f.sums.putLens, f.sums.sums
 	}
-	n.mu.table.SetSums(f.slot, of.putLens, of.sums)
+	n.mu.table.SetSums(f.slot, lens, sums)
 	if !n.commitLocked(f.slot, now) {
 		n.counters.installFailure(ports.InstallCommitRefused)
 		return

@@ -149,6 +149,7 @@ func (c *getCall) planSlotLocked(i int, now domain.Instant) {
 	if k.view.until > f.view.until || !f.view.usable(now) {
 		f.view = k.view // which later calls on the key begin with
 	}
+	f.holdToLocked(k.view)
 	held, claimed := n.mu.table.Held(k.slot), n.mu.table.Claimed(k.slot)
 	c.runs, c.missing = c.runs[:0], c.missing[:0]
 	for _, s := range c.spans[k.spanLo:k.spanHi] {

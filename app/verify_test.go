@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"slices"
 	"context"
 	"testing"
 	"testing/synctest"
@@ -584,5 +585,43 @@ func TestHoldersThatTellDifferentSumsOfAVersionDoNotMix(t *testing.T) {
 		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 1}, a.Stats().Complaints)
 		w.pass(time.Second)
 		require.True(t, b.mustGet(ports.FromSlot, layer("k", 2))[0].Verified)
+	})
+}
+
+// TestASlotIsNotGivenSumsThatNobodyHeldItTo: its bytes come from a holder that has none, and another read of it knows of some.
+func TestASlotIsNotGivenSumsThatNobodyHeldItTo(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{Config: app.Config{PeerLease: time.Minute}}, place{Config: noPull})
+		c := w.node("c", place{Config: app.Config{NoChecksums: true}})
+		a.putLayers(objectSize, "k")
+		c.mustGet(ports.FromSlot, whole("k", objectSize))
+		var asked, fetched faults.Gate
+		at := func(id ports.PeerID, also faults.Plan) {
+			b.fail(func(call faults.Call) faults.Verdict {
+				if call.Port != "Directory" || call.Method != "Holders" {
+					return also(call)
+				}
+				return faults.Verdict{Edit: func(reply any) {
+					h := reply.(*ports.Holders)
+					i := slices.Index(h.Peers, id)
+					h.Peers, h.Versions, h.End = h.Peers[i:i+1], h.Versions[i:i+1], []uint32{1}
+				}}
+			})
+		}
+		at("a", faults.Every("PeerResolver", "Resolve", hold(&asked)))
+		second := b.begin(t.Context(), 0, layer("k", 1))
+		synctest.Wait()
+		at("c", faults.Every("Link", "Op", faults.Verdict{Flip: true, Before: fetched.Hold}))
+		first := b.begin(t.Context(), 0, whole("k", objectSize))
+		synctest.Wait()
+		require.Equal(t, 1, fetched.Held())
+		asked.Open()
+		synctest.Wait()
+		require.EqualValues(t, 1, b.Stats().FlightsJoined)
+		fetched.Open()
+		requireStatus(t, ports.Corrupt, first.wait())
+		requireStatus(t, ports.Hit, second.wait())
+		require.Zero(t, b.committed())
+		require.EqualValues(t, 1, b.Stats().CorruptRanges, "the first holder's bytes are held to the second's sums")
 	})
 }
