@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -103,4 +104,24 @@ func TestMemoryThatIsGoneWhileItIsWrittenFailsItsOpAlone(t *testing.T) {
 	dst := heap(t, 5000)
 	require.NoError(t, readInto(t, l, dst, size), "by the same link")
 	require.Equal(t, -1, content.Check(dst.Bytes(), 0, 0))
+}
+
+// TestMemoryThatGoesBeforeItIsSummedFailsItsOp: between the call to the kernel and the look at what it has brought.
+func TestMemoryThatGoesBeforeItIsSummedFailsItsOp(t *testing.T) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as receive has it
+	gone, cut := vanishing(t, testPage)
+	c, f := &lane{}, &flight{op: &op{sums: true}}
+	c.in.place.add(gone)
+	cut()
+	c.sum(f, len(gone))
+	require.ErrorContains(t, f.err, "memory fault")
+}
+
+// TestWhatCameForMemoryThatIsGoneGoesNoFurther: not to the device memory that is another part of the request, which would look well then.
+func TestWhatCameForMemoryThatIsGoneGoesNoFurther(t *testing.T) {
+	c, f := &lane{}, &flight{op: &op{}, err: errGarbage}
+	c.landing.ops = append(c.landing.ops, ports.CopyOp{})
+	c.deliver(f)
+	require.ErrorIs(t, f.err, errGarbage)
+	require.Empty(t, c.landing.ops)
 }
