@@ -1,8 +1,8 @@
 package app_test
 
 import (
-	"slices"
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
