@@ -17,6 +17,7 @@ import (
 func RunDeviceTransport(t *testing.T, open func(t testing.TB, c ports.Copier) *TransportHarness) {
 	for name, claim := range map[string]func(*testing.T, *deviceExchange){
 		"ReadsFromAndToDeviceMemory":               readsFromAndToDeviceMemory,
+		"NoSumIsOfDeviceMemory":                    noSumIsOfDeviceMemory,
 		"WritesFromAndToDeviceMemory":              writesFromAndToDeviceMemory,
 		"ADevicesErrorIsItsOps":                    aDevicesErrorIsItsOps,
 		"NothingLandsInDeviceMemoryAfterRevoke":    nothingLandsInDeviceMemoryAfterRevoke,
@@ -84,6 +85,18 @@ func readsFromAndToDeviceMemory(t *testing.T, x *deviceExchange) {
 			noErrors(t, x.submit(t, l, x.batch(ports.Read, why, ports.GrantToken{}, segs[:3], segs[3:])))
 			x.requireRead(t, local, segs)
 		}
+	}
+}
+
+// noSumIsOfDeviceMemory: a sum is of bytes as they were stored, and nobody has looked at those of a device.
+func noSumIsOfDeviceMemory(t *testing.T, x *deviceExchange) {
+	l, locals := x.link(t), x.locals(t, deviceLocal)
+	device, host := segmentsOver(locals[0]), segmentsOver(locals[1])
+	mixed := append(host[:4:4], device[4:]...)
+	b := summing(x.batch(ports.Read, ports.PurposeGet, ports.GrantToken{}, device[:4], mixed))
+	for _, c := range x.complete(t, l, b) {
+		require.NoError(t, c.Err)
+		require.False(t, c.Summed, "op %d", c.Tag)
 	}
 }
 
