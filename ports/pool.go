@@ -107,7 +107,8 @@ type Target struct {
 }
 
 // GetBatch asks for ranges of many keys, as lists or by patterns. All columns are borrowed for the call. Keys may repeat; each is
-// served. Where destinations overlap, which of the bytes stay there is not defined, and Result.Verified says nothing of them.
+// served. Where destinations overlap, which of the bytes stay there is not defined, and Result.Verified says nothing of them; a read
+// straight into registered memory may be Corrupt then, for what it has brought is gone when it is looked at.
 type GetBatch struct {
 	Namespace string
 	Keys      []string
