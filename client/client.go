@@ -51,10 +51,13 @@ type Client struct {
 	}
 }
 
-// start is what one start of the node knows of us. What it holds is guarded by its own mu.
+// start is what one start of the node knows of us. What it holds is guarded by its own mu, under which nothing is asked: calls with regions
+// and handles that are known go on while others are made known.
 type start struct {
-	hello *enginev1.HelloReply
-	link  *link // for descriptors
+	hello       *enginev1.HelloReply
+	link        *link         // for descriptors
+	naming      chan struct{} // of capacity 1: full while a caller names a handle, which two would name twice
+	registering sync.Mutex    // likewise of regions
 
 	mu struct {
 		sync.Mutex
@@ -176,7 +179,8 @@ func (c *Client) start(ctx context.Context, old *start) (*start, error) {
 	}
 }
 
-// renew says hello, attaches and registers every region again. Handles are named again when they are used.
+// renew says hello, attaches and registers every region again. A region that this start refuses (its file was cut, say) is not known to
+// it, and keys in it are NotRegistered. Handles are named again when they are used.
 func (c *Client) renew(ctx context.Context) (*start, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
@@ -191,7 +195,7 @@ func (c *Client) renew(ctx context.Context) (*start, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &start{hello: hello, link: l}
+	s := &start{hello: hello, link: l, naming: make(chan struct{}, 1)}
 	s.mu.regions = make(map[*Region]uint32)
 	s.mu.handles = make(map[*Handle]named)
 	c.mu.Lock()
@@ -201,7 +205,8 @@ func (c *Client) renew(ctx context.Context) (*start, error) {
 	}
 	c.mu.Unlock()
 	for _, r := range regions {
-		if err := s.register(r); err != nil {
+		err := s.register(r)
+		if err != nil && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrUnsupported) {
 			return nil, errors.Join(err, l.Close())
 		}
 	}
@@ -210,25 +215,32 @@ func (c *Client) renew(ctx context.Context) (*start, error) {
 
 // register makes a region known to a start.
 func (s *start) register(r *Region) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.mu.regions[r]; ok {
+	s.registering.Lock()
+	defer s.registering.Unlock()
+	if s.region(r) != 0 {
 		return nil
 	}
 	if r.device != nil {
-		return s.lendLocked(r)
+		return s.lend(r)
 	}
 	reply, _, err := s.link.ask(&enginev1.DescriptorRequest{Request: &enginev1.DescriptorRequest_RegisterFile{
 		RegisterFile: &enginev1.RegisterFile{Off: r.off, Len: r.n}}}, r.file)
 	if err != nil {
 		return fmt.Errorf("register %d bytes: %w", r.n, err)
 	}
-	s.mu.regions[r] = reply.GetRegion().GetRegion()
+	s.know(r, reply.GetRegion())
 	return nil
 }
 
-// lendLocked is register of a GPU's memory, which needs no descriptor.
-func (s *start) lendLocked(r *Region) error {
+// know notes a region's number.
+func (s *start) know(r *Region, as *enginev1.Region) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.regions[r] = as.GetRegion()
+}
+
+// lend is register of a GPU's memory, which needs no descriptor.
+func (s *start) lend(r *Region) error {
 	c := r.c
 	ctx, cancel := context.WithTimeout(context.Background(), c.o.Within)
 	defer cancel()
@@ -237,7 +249,7 @@ func (s *start) lendLocked(r *Region) error {
 	if err != nil {
 		return fmt.Errorf("%d bytes of device %q: %w", r.n, r.device.pci, &callError{call: "register device", socket: c.socket, status: status.Convert(err)})
 	}
-	s.mu.regions[r] = reply.GetRegion().GetRegion()
+	s.know(r, reply.GetRegion())
 	return nil
 }
 

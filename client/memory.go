@@ -59,9 +59,7 @@ func (c *Client) Allocate(ctx context.Context, n uint64) (*Region, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	r := &Region{c: c, file: f, n: n, b: b}
-	s.mu.Lock()
-	s.mu.regions[r] = reply.GetRegion().GetRegion()
-	s.mu.Unlock()
+	s.know(r, reply.GetRegion())
 	if err := c.keep(r); err != nil {
 		return nil, errors.Join(err, r.drop())
 	}

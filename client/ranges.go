@@ -41,10 +41,7 @@ func (h *Handle) Close() error {
 	c.mu.Lock()
 	s := c.mu.now
 	c.mu.Unlock()
-	s.mu.Lock()
-	at, ok := s.mu.handles[h]
-	delete(s.mu.handles, h)
-	s.mu.Unlock()
+	at, ok := s.forget(h)
 	if !ok {
 		return nil
 	}
@@ -60,9 +57,17 @@ func (h *Handle) Close() error {
 
 // name makes a handle known to a start, and returns its number.
 func (c *Client) name(ctx context.Context, s *start, h *Handle) (uint64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock() // two calls that use a new handle name it once
-	at := s.mu.handles[h]
+	at := s.named(h)
+	if at.keys == len(h.keys) {
+		return at.id, nil
+	}
+	select {
+	case s.naming <- struct{}{}:
+	case <-ctx.Done():
+		return 0, status.FromContextError(ctx.Err()).Err()
+	}
+	defer func() { <-s.naming }()
+	at = s.named(h)
 	for at.keys < len(h.keys) {
 		hi := min(at.keys+namesPerMessage, len(h.keys))
 		req := &enginev1.NameKeysRequest{Caller: c.caller(s), Handle: at.id, Keys: bytesOf(h.keys[at.keys:hi])}
@@ -70,13 +75,35 @@ func (c *Client) name(ctx context.Context, s *start, h *Handle) (uint64, error) 
 			req.Rows = h.rows[at.keys:hi]
 		}
 		reply, err := c.rpc.NameKeys(ctx, req)
-		if err != nil {
+		if err == nil && int(reply.GetKeys()) != hi {
+			err = status.Errorf(codes.Internal, "handle %d has %d keys, want %d", reply.GetHandle(), reply.GetKeys(), hi)
+		}
+		if err != nil { // the keys may have been named: what the handle stands for there is not known any more
+			s.forget(h)
 			return 0, err
 		}
 		at = named{reply.GetHandle(), hi}
+		s.mu.Lock()
 		s.mu.handles[h] = at
+		s.mu.Unlock()
 	}
 	return at.id, nil
+}
+
+// named is how far a start knows a handle.
+func (s *start) named(h *Handle) named {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.handles[h]
+}
+
+// forget takes a handle out, and returns how far it was known.
+func (s *start) forget(h *Handle) (named, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.mu.handles[h]
+	delete(s.mu.handles, h)
+	return at, ok
 }
 
 // Run is keys [First, First+Count) of a handle.

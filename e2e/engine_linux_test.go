@@ -310,6 +310,9 @@ func TestAClientRegistersAgainAfterARestart(t *testing.T) {
 	require.NoError(t, err)
 	given, err := c.Allocate(t.Context(), l.room())
 	require.NoError(t, err)
+	f := memfd(t, int64(l.room()))
+	cut, err := c.Register(t.Context(), f, 0, l.room())
+	require.NoError(t, err)
 	h, err := c.NewHandle(l.keys, nil)
 	require.NoError(t, err)
 	put := func(r *client.Region) error {
@@ -323,6 +326,7 @@ func TestAClientRegistersAgainAfterARestart(t *testing.T) {
 	boot := c.Hello().GetBoot()
 	a.kill(t)
 	require.ErrorIs(t, put(own), client.ErrUnavailable)
+	require.NoError(t, f.Truncate(0))
 	p.start("a")
 	p.eventually(func() bool { err = put(own); return err == nil || !errors.Is(err, client.ErrUnavailable) }, "the node is not found again")
 	require.NoError(t, err)
@@ -334,6 +338,9 @@ func TestAClientRegistersAgainAfterARestart(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, client.Failed(answer), "memory of the start before is a file like others")
 	l.check(t, given.Bytes(), 0, l.n)
+	answer, err = c.GetRanges(t.Context(), client.Part{Keys: client.Keys{Handle: h}, Pattern: l.pattern(cut, 0, l.n)})
+	require.NoError(t, err)
+	require.Equal(t, client.NotRegistered, answer.GetStatus()[0], "a file that was cut is lost alone")
 }
 
 // TestACancelledCallHasLetGo: what the client writes there afterwards stays.
