@@ -261,6 +261,9 @@ func descriptors(rights []byte) (fds []int, err error) {
 		return nil, fmt.Errorf("control message: %w", err)
 	}
 	for i := range all {
+		if n := len(all[i].Data); n%4 != 0 { // which no kernel sends, and ParseUnixRights panics of
+			return fds, fmt.Errorf("control message: %d bytes of descriptors: %w", n, unix.EINVAL)
+		}
 		got, err := unix.ParseUnixRights(&all[i])
 		if err != nil {
 			return fds, fmt.Errorf("control message: %w", err)
