@@ -267,22 +267,29 @@ func parsePacket(b []byte, flags int) (*enginev1.DescriptorRequest, error) {
 	return req, nil
 }
 
-// filesOf takes the descriptors out of a control message. What is no rights message carries none.
+// filesOf takes the descriptors out of a control message.
 func filesOf(oob []byte) (files []*os.File) {
+	for _, fd := range rightsOf(oob) {
+		files = append(files, os.NewFile(uintptr(fd), "client"))
+	}
+	return files
+}
+
+// rightsOf is the descriptors of a control message, as numbers. What is no rights message carries none.
+func rightsOf(oob []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil
 	}
 	for i := range messages {
-		fds, err := unix.ParseUnixRights(&messages[i])
-		if err != nil {
+		if len(messages[i].Data)%4 != 0 { // which no kernel sends, and ParseUnixRights panics of
 			continue
 		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "client"))
+		if got, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, got...)
 		}
 	}
-	return files
+	return fds
 }
 
 // reply sends one packet, and closes the answer's file. An error ends the connection.
