@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest/content"
 )
@@ -63,6 +64,34 @@ func TestFaultsOfALargeBatchFailTheirOpsAlone(t *testing.T) {
 				}
 				require.Empty(t, c.places)
 			})
+		}
+	}
+}
+
+// TestSumsAreOfWhatWasStoredWhoeverWritesToTheSource: source and destination are one memory, a little apart, at two places, so that a
+// byte of the source is another one as soon as it was copied.
+func TestSumsAreOfWhatWasStoredWhoeverWritesToTheSource(t *testing.T) {
+	const room = 2 * cachedBatch
+	fd, err := unix.MemfdCreate("twice", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	require.NoError(t, unix.Ftruncate(fd, room))
+	var twice [2]ports.HostRegion
+	for i := range twice {
+		b, err := unix.Mmap(fd, 0, room, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+		twice[i] = ports.HostRegionOf(b)
+	}
+	for name, c := range copiers() {
+		for _, apart := range []uint64{1, 64, 200, 4096} {
+			for _, n := range []uint64{40, 1728, 5000, shortBatch + 1, cachedBatch + 5} {
+				content.Fill(twice[0].Bytes(), 7, 0)
+				op := []ports.CopyOp{{Dst: twice[0], Src: twice[1], SrcOff: apart, Len: n, Sum: true}}
+				c.Copy(t.Context(), op, make([]error, 1))
+				require.True(t, op[0].Summed)
+				require.Equal(t, crc32c.Update(0, twice[0].Bytes()[:n]), op[0].CRC, "%s: %d bytes, %d apart", name, n, apart)
+			}
 		}
 	}
 }

@@ -139,6 +139,12 @@ func TestAFaultFailsItsOpAndNothingElse(t *testing.T) {
 	after := l.Counts()
 	require.EqualValues(t, 4000, after.Thrown[ports.PurposeGet]-before.Thrown[ports.PurposeGet], "what arrived of an op that failed")
 	require.EqualValues(t, 4000, after.Bytes[ports.PurposeGet]-before.Bytes[ports.PurposeGet])
+
+	q := ports.NewCompletions()
+	require.NoError(t, l.Submit(&ports.Batch{Ops: []ports.Op{{Count: 2, Sum: true}}, Segments: append(seg(0, dst, 0), seg(1, dst, 8192)...)}, q))
+	done := take(t, q, 1)[0]
+	require.Error(t, done.Err)
+	require.False(t, done.Summed, "the sum of half of an op")
 }
 
 // read submits reads and waits for them.
