@@ -297,7 +297,10 @@ func (w *copies) copySegments(l *Link, segs []ports.Segment, state *opState, s *
 	for i := range segs {
 		seg := &segs[i]
 		for off := uint64(0); off < seg.Len; {
-			if s.done[k].Err = l.stops(state); s.done[k].Err != nil {
+			if s.done[k].Err == nil { // a piece of it that was copied may have failed
+				s.done[k].Err = l.stops(state)
+			}
+			if s.done[k].Err != nil {
 				return
 			}
 			n := min(seg.Len-off, pieceBytes)

@@ -145,6 +145,12 @@ func TestAFaultFailsItsOpAndNothingElse(t *testing.T) {
 	done := take(t, q, 1)[0]
 	require.Error(t, done.Err)
 	require.False(t, done.Summed, "the sum of half of an op")
+
+	long := seg(1, dst, 8192) // of which a part is copied before the rest is handed over
+	for range 2 * turnCopies {
+		long = append(long, seg(0, dst, 0)...)
+	}
+	require.ErrorAs(t, read(t, l, long)[0], &fault, "what came later went well")
 }
 
 // read submits reads and waits for them.
