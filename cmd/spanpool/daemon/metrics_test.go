@@ -173,8 +173,9 @@ func TestThePageAboutMetricsIsRight(t *testing.T) {
 func pair(t *testing.T, transport string) (a, b *Daemon) {
 	t.Helper()
 	file := secretFile(t)
-	// Leases outlast the test on any machine, so that what they hold is seen and nothing is fetched twice; the stop waits for the drain then.
-	small := []string{"--transport", transport, "--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "1m", "--drain", "100ms"}
+	// Leases and holds outlast the test on any machine, so that nothing is fetched twice and what is held is seen; the stop waits for the
+	// drain then.
+	small := []string{"--transport", transport, "--secret-file", file, "--dram-page-bytes", "4KiB", "--lease", "1m", "--hold", "1m", "--drain", "100ms"}
 	a = started(t, small...)
 	return a, started(t, append(small, "--node-id", "b", "--peers", "a="+a.At.Control)...)
 }
@@ -300,7 +301,7 @@ func metricsFollow(t *testing.T, transport string) {
 	require.Equal(t, ports.Stored, out[0].Status, "%v", out[0].Err)
 	_, err := b.Node.OpenRead(t.Context(), "ns")
 	require.NoError(t, err)
-	_, err = b.Node.BatchExists(t.Context(), "ns", []string{"own"}, time.Second, make([]bool, 1))
+	_, err = b.Node.BatchExists(t.Context(), "ns", []string{"own"}, time.Minute, make([]bool, 1))
 	require.NoError(t, err)
 	require.NoError(t, b.Node.Remove(t.Context(), "ns", []string{"whole"}, make([]ports.Removal, 1)))
 	intrude(t, a)
