@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -104,12 +105,60 @@ func TestCountsAreOfTheResults(t *testing.T) {
 	}, r.rows[0].Pools)
 }
 
+// lastRequestAfterOffload opens fake nodes over which the reads of the last request wait until every offload rank has put something of
+// its set n.
+func (r *testRun) lastRequestAfterOffload(t *testing.T, n int) OpenCluster {
+	patient, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	put, all := r.net.tamper.put, make(chan struct{})
+	left := map[string]bool{}
+	for id := range r.OffloadRanks {
+		left[fmt.Sprintf("o%d/n%d", id, n)] = true
+	}
+	r.net.tamper.put = func(name string, b []byte) { // under the net's lock
+		parts := strings.Split(name, "/")
+		if set := parts[0] + "/" + parts[1]; left[set] {
+			if delete(left, set); len(left) == 0 {
+				close(all)
+			}
+		}
+		if put != nil {
+			put(name, b)
+		}
+	}
+	return func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+		c, err := r.net.open(ctx, s)
+		if err == nil {
+			c.Nodes[0].Pool = afterOffload{c.Nodes[0].Pool, fmt.Sprintf("/q%d/", r.Requests), patient, all}
+		}
+		return c, err
+	}
+}
+
+// afterOffload is a pool whose reads of some keys wait.
+type afterOffload struct {
+	ports.Pool
+	of      string
+	patient context.Context
+	wait    <-chan struct{}
+}
+
+func (p afterOffload) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
+	if strings.Contains(g.Keys[0], p.of) {
+		select {
+		case <-p.wait:
+		case <-p.patient.Done():
+			return errors.New("offload ranks do not put")
+		}
+	}
+	return p.Pool.BatchGetRanges(ctx, g, out)
+}
+
 func TestOffloadKeepsItsLastTwoSets(t *testing.T) {
 	for _, here := range []bool{false, true} {
 		r := newTestRun(t)
 		r.OffloadRanks, r.OffloadLocal, r.RangesPerCall = 3, here, 10 // 3 pages of pool a a call
-		r.ComputePerLayer = 2 * time.Millisecond
-		require.NoError(t, r.run(t), r.errs.String())
+		require.NoError(t, r.runOver(t, r.lastRequestAfterOffload(t, 2)), r.errs.String())
 		holder := r.net.nodes[1]
 		if here {
 			holder = r.net.nodes[0]
@@ -287,8 +336,7 @@ func TestAWrongOffloadPutFailsTheRun(t *testing.T) {
 				b[len(b)-1] ^= 1
 			}
 		}
-		r.ComputePerLayer = 2 * time.Millisecond // time for a put
-		require.ErrorIs(t, r.run(t), ErrFailed)
+		require.ErrorIs(t, r.runOver(t, r.lastRequestAfterOffload(t, 0)), ErrFailed)
 		require.Contains(t, r.errs.String(), `after the run: wrong byte of key "bench/o0/n`)
 	}
 }

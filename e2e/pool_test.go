@@ -532,7 +532,8 @@ func workloadsRun(t *testing.T, transport string) {
 				"--ranks", "1", "--requests", "2", "--offload-ranks", "1", "--compute-us-per-layer", "0", "--scratch-mib", "32", "--output", "csv"}, args...)...)
 			require.Zero(t, code, stderr)
 			r := row(t, stdout)
-			require.InEpsilon(t, want, r["wire_range_mib"]+r["wire_background_mib"], 0.01, stdout)
+			// What came too late for its lease, on a busy machine, crossed again.
+			require.InEpsilon(t, want, r["wire_range_mib"]+r["wire_background_mib"]-r["wire_duplicate_mib"], 0.01, stdout)
 			require.Contains(t, r, "failed_reads", "the run was not verified")
 			require.Zero(t, r["failed_reads"])
 
