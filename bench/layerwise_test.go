@@ -50,6 +50,13 @@ func (r *testRun) runOver(t *testing.T, open OpenCluster) error {
 // setMiB is the bytes of one set of a rank.
 func (r *testRun) setMiB() float64 { return toMiB(r.Shape.ObjectBytes() * uint64(r.Pages)) }
 
+// openLasting opens nodes whose leases outlast the test. On a machine that is busy enough a read comes after one of the usual length, and
+// is made again, of bytes that were counted already.
+func openLasting(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+	s.Lease = time.Hour
+	return OpenNodes(ctx, s)
+}
+
 func TestRestoresMoveEachByteOnceAndAllBecomesLocal(t *testing.T) {
 	for name, change := range map[string]func(*testRun){
 		"":                  func(*testRun) {},
@@ -63,7 +70,7 @@ func TestRestoresMoveEachByteOnceAndAllBecomesLocal(t *testing.T) {
 		"spinning":          func(r *testRun) { r.ComputePerLayer, r.Compute = time.Microsecond, ComputeSpin },
 		"page is a prime":   func(r *testRun) { r.PageBytes = 13 },
 	} {
-		for nodes, open := range openers() {
+		for nodes, open := range map[string]OpenCluster{"fake": nil, "real": openLasting} {
 			t.Run(name+"/"+nodes, func(t *testing.T) {
 				r := newTestRun(t)
 				change(r)

@@ -26,7 +26,7 @@ func TestMixedMovesAndVerifiesEveryCall(t *testing.T) {
 		o.SharedArena, o.Link = shared, LinkSpec{Gbps: 100, DelayUs: 20}
 		var stats []ports.Stats
 		open := func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
-			c, err := OpenNodes(ctx, s)
+			c, err := openLasting(ctx, s)
 			if err == nil {
 				last := c.Closers[0]
 				pool := c.Nodes[0].Pool

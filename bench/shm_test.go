@@ -17,7 +17,7 @@ func TestARunOverShmReadsByShmAndWritesByTCP(t *testing.T) {
 	r.Transport, r.OffloadRanks = TransportSHM, 1
 	var stats ports.Stats
 	require.NoError(t, r.runOver(t, func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
-		c, err := OpenNodes(ctx, s)
+		c, err := openLasting(ctx, s)
 		if err == nil {
 			reader := c.Nodes[0].Pool
 			c.Closers = append([]func() error{func() error { stats = reader.Stats(); return nil }}, c.Closers...)

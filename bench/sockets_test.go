@@ -40,7 +40,7 @@ func TestARunAsksTheKernelOfItsSockets(t *testing.T) {
 		var received, asked uint64
 		factor := uint64(1)
 		open := func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
-			c, err := OpenNodes(ctx, s)
+			c, err := openLasting(ctx, s)
 			if err == nil {
 				sockets := c.Sockets
 				c.Sockets = func() uint64 { received = sockets(); asked++; return factor * received }

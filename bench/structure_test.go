@@ -1,13 +1,11 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,12 +41,7 @@ func boundOf(t *testing.T, kind, of string) float64 {
 func TestALayerGroupKeepsItsBounds(t *testing.T) {
 	for _, c := range layerGroups {
 		t.Run(c.name(), func(t *testing.T) {
-			// On a machine that is busy enough a read may come after its lease, and is made again.
-			open := func(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
-				spec.Lease = time.Hour
-				return OpenNodes(ctx, spec)
-			}
-			s, err := openScattered(t.Context(), open, c, 1<<31)
+			s, err := openScattered(t.Context(), openLasting, c, 1<<31)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.close()) }()
 			const warm, runs = 20, 40

@@ -12,7 +12,7 @@ import (
 func TestRestoresOverSocketsMoveEachByteOnce(t *testing.T) {
 	r := newRealRun(t, FetchRanged)
 	r.Transport, r.OffloadRanks = TransportTCP, 1
-	require.NoError(t, r.runOver(t, OpenNodes), r.errs.String())
+	require.NoError(t, r.runOver(t, openLasting), r.errs.String())
 	sets := float64(r.Requests * r.Ranks[0])
 	v := r.rows[0].Values
 	require.InDelta(t, sets*r.setMiB(), v[ColWireRange]+v[ColWireBackground], 1e-9)

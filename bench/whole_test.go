@@ -35,7 +35,7 @@ func TestTheComparisonMovesWholeObjectsOnceAndInstallsThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRealRun(t, FetchWhole)
 			change(r)
-			require.NoError(t, r.runOver(t, OpenNodes), r.errs.String())
+			require.NoError(t, r.runOver(t, openLasting), r.errs.String())
 			sets := float64(r.Requests * r.Ranks[0])
 			if r.SharedKeys {
 				sets = float64(r.Requests)
