@@ -537,6 +537,45 @@ func TestAComplaintThatIsNotHeardIsCounted(t *testing.T) {
 	})
 }
 
+// TestOneComplaintOfACopyIsMadeAtATime: who reads the same bad bytes meanwhile adds none.
+func TestOneComplaintOfACopyIsMadeAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.putLayers(objectSize, "k")
+		var g faults.Gate
+		b.fail(faults.Every("Link", "Op", flipped), faults.Every("PeerResolver", "Complain", hold(&g)))
+		for _, made := range []uint64{1, 2} {
+			for range 3 {
+				requireStatus(t, ports.Corrupt, b.get(layer("k", 1)))
+				synctest.Wait()
+			}
+			require.Equal(t, made, b.Stats().ComplaintsMade)
+			g.Open()
+			w.heard()
+		}
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 2}, a.Stats().Complaints)
+	})
+}
+
+// TestComplaintsAreLookedIntoOneAtATime, and one that waits ends with its caller: a peer that lies costs no more than a core.
+func TestComplaintsAreLookedIntoOneAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPool})
+		a.putLayers(objectSize, "k")
+		b.mustGet(ports.FromArena, layer("k", 0))
+		complain := func(ctx context.Context) error {
+			return a.PeerServer().Complain(ctx, b.Self(), []domain.Generation{a.GenerationForTesting(namespace, "k")})
+		}
+		over := a.LookForTesting()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, complain(ctx), context.DeadlineExceeded)
+		over()
+		require.NoError(t, complain(t.Context()))
+		require.Equal(t, [ports.NumComplaints]uint64{ports.ComplaintKept: 1}, a.Stats().Complaints)
+	})
+}
+
 // TestAPeerThatSendsNoSumsIsReadUnverified: a release that has none, or one where they are switched off. What is made local of it has
 // none either, also for a node that has them.
 func TestAPeerThatSendsNoSumsIsReadUnverified(t *testing.T) {
