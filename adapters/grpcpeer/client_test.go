@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -224,12 +226,27 @@ func TestGarbageEndsItsConnectionOnly(t *testing.T) {
 	}
 }
 
+// ownAddress is free, and its port is below those that the kernel gives to whoever names none: it is still free for one who returns to it.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	for range 1_000 {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return l.Addr().String()
+		}
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+	require.FailNow(t, "no free port")
+	return ""
+}
+
 // TestAPeerThatReturnsIsUsedAtOnce has one that was down for longer than the first back-offs.
 func TestAPeerThatReturnsIsUsedAtOnce(t *testing.T) {
 	for name, secret := range map[string][]byte{"secret=no": nil, "secret=yes": testSecret} {
 		t.Run(name, func(t *testing.T) {
 			srv := &porttest.FakeServer{}
-			n := listen(t, "127.0.0.1:0", testConfig("owner", 2, secret), srv)
+			n := listen(t, ownAddress(t), testConfig("owner", 2, secret), srv)
 			c := newClient(t, testConfig("asker", 1, secret, Member{"owner", n.addr}))
 			require.NoError(t, c.Probe(bounded(t), n.self, aKey, &ports.ProbeReply{}))
 			n.kill(t)

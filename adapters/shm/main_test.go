@@ -49,6 +49,9 @@ func open(t testing.TB, id ports.PeerID, cfg Config) *node {
 	if n.cfg.Clock == nil {
 		n.cfg.Clock = newClock()
 	}
+	if n.cfg.DialTimeout == 0 {
+		n.cfg.DialTimeout = 10 * time.Second
+	}
 	n.start(t)
 	t.Cleanup(func() { require.NoError(t, n.Transport.Close()) })
 	return n

@@ -58,6 +58,9 @@ func listen(t testing.TB, id ports.PeerID, cfg Config) *node {
 	if n.cfg.Clock == nil {
 		n.cfg.Clock = newClock()
 	}
+	if n.cfg.DialTimeout == 0 {
+		n.cfg.DialTimeout = patience
+	}
 	n.start(t)
 	n.cfg.Listen = []string{n.tcp().listeners[0].Addr().String()} // a restart comes back there
 	t.Cleanup(func() { require.NoError(t, n.Transport.Close()) })

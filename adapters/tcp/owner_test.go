@@ -380,7 +380,7 @@ func TestTheFirstAddressThatWorksIsUsed(t *testing.T) {
 	require.NoError(t, err)
 	defer mute.Close()
 	owner, _ := exposing(t, Config{Advertise: []string{gone.Addr().String(), mute.Addr().String(), "127.0.0.1"}})
-	works(t, listen(t, "asker", Config{}), owner)
+	works(t, listen(t, "asker", Config{DialTimeout: 3 * time.Second}), owner)
 }
 
 // TestWhatWasReadAheadIsAppliedUnderTheGrant revokes between the look at the token and the copy.
