@@ -239,12 +239,17 @@ func inBrowser(t *testing.T, browser, page string, width int, dark bool) measure
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "page.html"), []byte(strings.Replace(page, "</body>", probe+"</body>", 1)), 0o644))
 	frame := fmt.Sprintf(`<!doctype html><meta name="color-scheme" content="light dark"><p id="said"></p><script>addEventListener('message', e => { said.textContent = e.data })</script><iframe src="page.html" style="border:0;width:%dpx;height:900px"></iframe>`, width)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "frame.html"), []byte(frame), 0o644))
+	profile, err := os.MkdirTemp("", "spanpool-browser")
+	require.NoError(t, err)
+	t.Cleanup(func() { // a browser's other processes end, and write there, a moment after it
+		require.Eventually(t, func() bool { return os.RemoveAll(profile) == nil }, 20*time.Second, 10*time.Millisecond)
+	})
 	scheme := 1 // light, in Chromium's numbers
 	if dark {
 		scheme = 0
 	}
 	c := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1400,1000",
-		fmt.Sprintf("--blink-settings=preferredColorScheme=%d", scheme), "--user-data-dir="+filepath.Join(dir, "profile"), "--virtual-time-budget=20000",
+		fmt.Sprintf("--blink-settings=preferredColorScheme=%d", scheme), "--user-data-dir="+profile, "--virtual-time-budget=20000",
 		"--timeout=60000", "--dump-dom", "file://"+filepath.Join(dir, "frame.html"))
 	var problems bytes.Buffer
 	c.Stderr = &problems
