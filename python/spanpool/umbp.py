@@ -387,7 +387,11 @@ class UMBPClient:
                 self._let_go(gone)
             if any(r.address == ptr and r.length == nbytes for r in self._regions[1]):
                 return True
-            region = self._region(ptr, nbytes, location, device)
+            try:
+                region = self._region(ptr, nbytes, location, device)
+            except UnavailableError:  # it may be starting, and there is no hurry
+                self._await(self.call_timeout)
+                region = self._region(ptr, nbytes, location, device)
             with self._lock:
                 if not self._regions[1]:
                     self._first = ptr

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -128,6 +129,23 @@ class FaultTest(Case):
         self.assertTrue(client.client.quiet)
         # What the last start has of it is what the first had.
         self.assertEqual(2 * LAYERS + client._stages._made, eventually("regions", lambda: client.client.stats()[1]["regions"]))
+
+    def test_memory_is_registered_with_a_node_that_is_just_starting(self):
+        client = self.umbp()
+        b = Buffer(1 << 16, True)
+        self.addCleanup(b.close)
+        self.node.kill()
+        answers = []
+        register = threading.Thread(target=lambda: answers.append(client.register_memory(b.address, b.nbytes)))
+        with mock.patch.object(client, "_await", side_effect=client._await) as waits:
+            register.start()
+            eventually("it waits for the node", lambda: waits.called)
+            self.node.start()
+            register.join(60)
+        self.assertEqual([True], answers)
+        self.node.kill()
+        client.call_timeout = client.client.timeout = 0.2
+        self.assertIs(False, client.register_memory(b.address + 4096, 4096), "nor for ever")
 
     def test_memory_whose_file_was_cut_is_lost_alone_when_the_node_restarts(self):
         client = self.umbp()
