@@ -15,6 +15,7 @@ import itertools
 import threading
 import time
 import weakref
+from collections import Counter
 from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ from spanpool.client import Client, ReadSession
 from spanpool.errors import GoneError, SpanpoolError
 
 IDLE = 10.0  # seconds without a get after which a session is closed; arbitrary, above what a forward pass waits for a group of layers
+SETTLE = 0.003  # seconds from a load's begin to what is done for the next one: its first group of layers comes first
 AGE = 5.0  # seconds after which a session takes no more keys
 KEYS = 1 << 17  # nor above so many; the node remembers 2^20 for a session
 GENERATIONS = 3  # of names, that a load may have begun in; arbitrary: there are so many at a time
@@ -191,7 +193,10 @@ class Loads:
 
     def _begin(self, walk: _Walk, places: np.ndarray, of: np.ndarray, fresh: np.ndarray, low: int, timeout: float) -> Reads:
         """Loads of keys begin: in the thread's session, unless one of them was read in it."""
-        moved = np.unique(places[fresh])
+        every = bool(fresh.all())
+        moved = places if every else places[fresh]
+        if not (np.diff(moved) > 0).all():  # nearly always they ascend
+            moved = np.unique(moved)
         session, now = walk.current, time.monotonic()
         with self._lock:
             if session is not None and session.number in self._open and not (of[fresh] == session.number).any() and \
@@ -202,8 +207,7 @@ class Loads:
         if session is None:
             session = walk.current = self._opened(timeout)
         with self._lock:
-            left, counts = np.unique(walk.session[moved], return_counts=True)
-            for number, n in zip(left.tolist(), counts.tolist()):
+            for number, n in Counter(walk.session[moved].tolist()).items():
                 old = self._open.get(number)
                 if old is not None:
                     old.keys -= n
@@ -211,7 +215,7 @@ class Loads:
                         self._over.append(self._open.pop(number))
             session.keys += len(moved)
         walk.session[moved], walk.first[moved] = session.number, low
-        return Reads(session, None if fresh.all() else fresh, True)
+        return Reads(session, None if every else fresh, True)
 
     def _opened(self, timeout: float) -> Session:
         """A session that nothing was read in, in use."""
@@ -280,8 +284,10 @@ class Loads:
 
 
 def _work(of: "weakref.ref[Loads]", wake: threading.Event) -> None:
+    pause = threading.Event()
     while True:
-        wake.wait(IDLE / 4)
+        if wake.wait(IDLE / 4):
+            pause.wait(SETTLE)
         wake.clear()
         loads = of()
         if loads is None or not loads.work():

@@ -23,6 +23,8 @@ class Class(NamedTuple):
     sizes: np.ndarray  # (ranges,) int64
     offsets: np.ndarray  # (ranges,) int64
     addresses: np.ndarray  # (keys, ranges) int64
+    each: int  # bytes of a key
+    low: int  # the first byte of an object
 
 
 def pick(column: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
@@ -60,8 +62,12 @@ def classes(ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]], offse
 def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], ptrs: Sequence[Sequence[int]]) -> Class:
     n = len(sizes)
     s, o = np.array(sizes, dtype=np.int64), np.array(offsets, dtype=np.int64)
-    if n == 0 or s.shape != (n,) or o.shape != (n,) or s.min() <= 0 or o.min() < 0 or s.sum(dtype=np.float64) > KEY_SUM:
+    if n == 0 or s.shape != (n,) or o.shape != (n,):
         raise ValueError("no ranges")
+    of, low = s.tolist(), min(o.tolist())  # so short that Python is faster than numpy
+    each = sum(of)
+    if min(of) <= 0 or low < 0 or each > KEY_SUM:
+        raise ValueError("ranges of no bytes, or of more than there can be")
     rows = pick(ptrs, members)
     if set(map(len, rows)) != {n}:
         raise ValueError("not as many addresses as sizes")
@@ -70,7 +76,7 @@ def _class(members: Sequence[int], sizes: Sequence[int], offsets: Sequence[int],
     addresses = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=n * len(rows)).reshape(len(rows), n)
     if addresses.view(np.uint64).max() >= ADDRESSES:  # those below 0 too
         raise ValueError("no address")
-    return Class(members, s, o, addresses)
+    return Class(members, s, o, addresses, each, low)
 
 
 def _grouped(sizes: Sequence[Sequence[int]], offsets: Sequence[Sequence[int]]) -> list[tuple[Sequence[int], Sequence[int], Sequence[int]]]:

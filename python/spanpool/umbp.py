@@ -630,7 +630,7 @@ class UMBPClient:
         for i in bad:
             status[i] = pb.KEY_STATUS_INVALID
         if op == "get":  # a load goes upwards, and so does a call with several classes of a key
-            classes.sort(key=lambda c: int(c.offsets.min()))
+            classes.sort(key=lambda c: c.low)
         try:
             for c in classes:
                 for some in _split(c, work.bytes, work.ranges, work.keys):
@@ -647,7 +647,7 @@ class UMBPClient:
         names = recognise.pick(work.call.keys, c.members)
         bad = {} if self._names.find(names) is not None else {i: pb.KEY_STATUS_INVALID for i, k in enumerate(names) if not _is_key(k)}
         if work.op == "get":
-            bad.update((i, pb.KEY_STATUS_NOT_FOUND) for i in self._loads.lost(names, int(c.offsets.min())))
+            bad.update((i, pb.KEY_STATUS_NOT_FOUND) for i in self._loads.lost(names, c.low))
         else:  # one for all is a size
             bad.update((i, pb.KEY_STATUS_INVALID) for i, n in enumerate(_objects(work.call, c.members)) if not _is_size(n))
         if bad:
@@ -681,7 +681,7 @@ class UMBPClient:
         """The sessions of a get; none for a put, and for keys that could not be named."""
         if work.op != "get" or named is None:
             return []
-        reads = self._loads.enter(named, names, int(c.offsets.min()), work.deadline.left())
+        reads = self._loads.enter(named, names, c.low, work.deadline.left())
         work.entered.extend(r.session for r in reads)
         return reads
 
@@ -715,11 +715,11 @@ class UMBPClient:
             m, n = c.addresses.shape
             where = Lists(range(n, (m + 1) * n, n), c.offsets.tolist() * m, c.sizes.tolist() * m, memory * m, (c.addresses - begin).ravel().tolist())
         part = Placed(names if named is None else named.runs, where, _objects(work.call, c.members))
-        work.asks.append(_Ask(c.members, part, int(c.sizes.sum()) * len(names), c.addresses.size, int(c.offsets.min()), reads))
+        work.asks.append(_Ask(c.members, part, c.each * len(names), c.addresses.size, c.low, reads))
 
     def _staged(self, work: _Work, c: recognise.Class, regions: list[_Region]) -> None:
         """Moves a class by way of a buffer, in which the ranges of a key lie one behind the other."""
-        step = max(STAGE_BYTES // int(c.sizes.sum()), 1)
+        step = max(STAGE_BYTES // c.each, 1)
         if len(c.members) > step:
             for lo in range(0, len(c.members), step):
                 self._staged(work, _choose(c, slice(lo, lo + step)), regions)
@@ -738,7 +738,7 @@ class UMBPClient:
 
     def _stage(self, work: _Work, c: recognise.Class, regions: list[_Region], names: Sequence[str], named: Optional[_Named],
                reads: Optional[loads.Reads]) -> None:
-        each, places = int(c.sizes.sum()), c.members
+        each, places = c.each, c.members
         at = np.cumsum(c.sizes) - c.sizes
         with self._stages.one(each * len(places), work.deadline) as stage:
             columns = [Column(_bytes_of(region), c.addresses[:, r], int(c.sizes[r]), int(at[r])) for r, region in enumerate(regions)]
@@ -746,7 +746,7 @@ class UMBPClient:
                 gather(columns, stage.buffer, each)
             where = Pattern(c.offsets.tolist(), c.sizes.tolist(), [stage], at.tolist(), [each], range(len(places)))
             part = Placed(names if named is None else named.runs, where, _objects(work.call, places))
-            self._send(work, [_Ask(places, part, each * len(places), c.addresses.size, int(c.offsets.min()), reads)])
+            self._send(work, [_Ask(places, part, each * len(places), c.addresses.size, c.low, reads)])
             if work.op == "get":
                 hit = np.array([i for i, p in enumerate(places) if work.status[p] in SUCCESS], dtype=np.int64)
                 scatter([k._replace(addresses=k.addresses[hit]) for k in columns], stage.buffer, each, hit)
@@ -850,12 +850,12 @@ def _objects(call: _Lists, places: Sequence[int]) -> Sequence[int]:
 def _choose(c: recognise.Class, rows: Any) -> recognise.Class:
     """Some keys of a class: a slice of them, or a list."""
     members = c.members[rows] if isinstance(rows, slice) else [c.members[i] for i in rows]
-    return recognise.Class(members, c.sizes, c.offsets, c.addresses[rows])
+    return c._replace(members=members, addresses=c.addresses[rows])
 
 
 def _split(c: recognise.Class, nbytes: int, ranges: int, keys: int) -> Iterator[recognise.Class]:
     """The class in pieces that are each within a call's limits, as far as one key is."""
-    each, n = int(c.sizes.sum()), len(c.sizes)
+    each, n = c.each, len(c.sizes)
     step = max(min(nbytes // each, ranges // n, keys), 1)
     if len(c.members) <= step:
         yield c
