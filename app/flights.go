@@ -20,6 +20,7 @@ type fill struct {
 	from      []*view        // by which bytes came that were not verified when they landed
 	finishing bool           // complete; what is left is being verified
 	corrupt   bool           // bytes of it did not match
+	bad       domain.Run     // those, when corrupt
 }
 
 // flight is a fetch of runs of a filling slot. It belongs to the node: who started it may leave, and whoever holds its queue

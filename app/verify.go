@@ -52,7 +52,11 @@ type corruptError struct {
 }
 
 func (e *corruptError) Error() string {
-	return fmt.Sprintf("put-range [%d, +%d) from %q: %v", e.run.Off, e.run.Len, e.from, ports.ErrCorrupt)
+	from := ""
+	if e.from != "" {
+		from = fmt.Sprintf(" from %q", e.from)
+	}
+	return fmt.Sprintf("put-range [%d, +%d)%s: %v", e.run.Off, e.run.Len, from, ports.ErrCorrupt)
 }
 
 func (e *corruptError) Unwrap() error { return ports.ErrCorrupt }
@@ -129,7 +133,7 @@ func (n *Node) corruptLocked(f *fill, bad domain.Run, now domain.Instant) {
 	if held := n.mu.table.Held(f.slot); held != nil {
 		held.Remove(bad)
 	}
-	if f.corrupt = true; !f.doomed && n.mu.fills[f.slot] == f {
+	if f.corrupt, f.bad = true, bad; !f.doomed && n.mu.fills[f.slot] == f {
 		n.counters.installFailure(ports.InstallCorrupt)
 		n.doomLocked(f.slot, domain.DoomCorrupt, now)
 	}

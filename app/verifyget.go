@@ -82,7 +82,7 @@ func (c *getCall) gatherLocked(i uint32) {
 	f := k.fill
 	switch {
 	case f.corrupt && !c.coveredLocked(k, k.slot):
-		c.startOverLocked(int(i), &corruptError{})
+		c.startOverLocked(int(i), &corruptError{run: f.bad})
 		return
 	case f.sums == nil || !n.hostMedium || n.mu.table.Held(k.slot) == nil || c.unverifiedOf(k, &f.verified) == 0:
 		return // committed, so all of it was verified; or there is nothing left to verify, or to do it by
