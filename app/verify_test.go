@@ -650,7 +650,7 @@ func TestASlotIsNotGivenSumsThatNobodyHeldItTo(t *testing.T) {
 		at("a", faults.Every("PeerResolver", "Resolve", hold(&asked)))
 		second := b.begin(t.Context(), 0, layer("k", 1))
 		synctest.Wait()
-		at("c", faults.Every("Link", "Op", faults.Verdict{Flip: true, Before: fetched.Hold}))
+		at("c", next(1, "Link", "Op", nil, faults.Verdict{Flip: true, Before: fetched.Hold}))
 		first := b.begin(t.Context(), 0, whole("k", objectSize))
 		synctest.Wait()
 		require.Equal(t, 1, fetched.Held())
