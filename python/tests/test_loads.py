@@ -183,6 +183,15 @@ class LoadsTest(Case):
             self.store(pool.keys(pages[4:5]), 2)
             self.assertEqual([True], self.get(pool, pages[4:5], [4], range(2, 4)), "it began there")
 
+    def test_a_key_that_comes_twice_counts_once(self):
+        pool = self.pool()
+        pages = ["a", "b", "a", "c", "b"]
+        self.store(pool.keys("abc"), 1)
+        for n in range(4):
+            for group in (range(4), range(4, 8)):
+                self.assertTrue(all(self.get(pool, pages, range(5), group)))
+            self.assertEqual([3], [s.keys for s in self.client._loads._open.values()], "and the session before is closed")
+
     def test_sessions_end_by_new_loads_and_by_idleness(self):
         pool = self.pool()
         pages = ["a", "b", "c"]

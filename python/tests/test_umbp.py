@@ -428,6 +428,9 @@ class CallsTest(Case):
                     keys = [f"{name}{k}" for k in "abc"]
                     self.assertEqual([True, False, True], client.batch_get_ranges_into_ptr(["0a"] * 3, all_ptrs, all_sizes, all_offsets))
                     self.assertEqual([True, False, True], client.batch_put_ranges_from_ptr(keys, [64] * 3, all_ptrs, all_sizes, all_offsets))
+                    first = [[bad, good] for good, bad, _ in (all_ptrs, all_sizes, all_offsets)]
+                    self.assertEqual([False, True], client.batch_get_ranges_into_ptr(["0a"] * 2, *first))
+                    self.assertEqual([False, True], client.batch_put_ranges_from_ptr([k + "'" for k in keys[:2]], [64] * 2, *first))
             for key in [None, 5, [1], {}, bytearray(b"x"), "", "x" * 513, "\u00e9" * 257]:
                 with self.subTest(key=key, shared=shared):
                     self.assertEqual([True, False, True], client.batch_get_ranges_into_ptr(["0a", key, "0c"], [[at]] * 3, [[64]] * 3, [[0]] * 3))
@@ -435,6 +438,17 @@ class CallsTest(Case):
                     self.assertEqual([True, False, True], client.batch_exists(["0a", key, "0c"]))
                     self.assertEqual(1, client.batch_exists_consecutive(["0a", key, "0c"]))
             np.testing.assert_array_equal(content("k", 64), buffer.bytes[:64])
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_rows_that_are_tensors(self):
+        client = self.umbp()
+        buffer = Buffer(1 << 16, True)
+        self.addCleanup(buffer.close)
+        client.register_memory(buffer.address, buffer.nbytes)
+        at = buffer.address
+        rows = [[torch.tensor(row) for row in column] for column in ([[at, at + 64]] * 2, [[64, 64]] * 2, [[0, 64]] * 2)]
+        self.assertEqual([True] * 2, client.batch_put_ranges_from_ptr(["a", "b"], [128] * 2, *rows))
+        self.assertEqual([True] * 2, client.batch_get_ranges_into_ptr(["a", "b"], *rows))
 
     def test_other_memory_at_the_address_of_what_was_registered_is_registered(self):
         client = self.umbp()
