@@ -356,6 +356,9 @@ func (p *peer) hello(ctx context.Context, c *conn) ([]ports.Refusal, error) {
 		}
 		return &lane{kind: t.Kind(), caps: t.Caps(), at: at, link: link}
 	})
+	if len(lanes) == 0 && errors.Is(ctx.Err(), context.Canceled) { // that may be why: it is no word about the peer
+		return nil, fmt.Errorf("hello to %s: %w", p.id, ctx.Err())
+	}
 	if len(lanes) == 0 {
 		return refused, fmt.Errorf("peer %s: %w: no common transport (%d refused)", p.id, ports.ErrPeer, len(refused))
 	}

@@ -23,6 +23,20 @@ func (w *world) three(reader place) (a, c, b *node) {
 	return w.node("a", place{}), w.node("c", place{}), w.node("b", reader)
 }
 
+// TestACallThatLeavesWhileALinkIsMadeOpensNoBreaker: that no link came of it says nothing about the peer.
+func TestACallThatLeavesWhileALinkIsMadeOpensNoBreaker(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull})
+		a.put(objectSize, "k")
+		ctx, cancel := context.WithCancel(t.Context())
+		b.fail(next(1, "PendingLink", "Link", nil, faults.Verdict{Before: faults.Do(cancel), Drop: true}))
+		_, err := b.Size(ctx, namespace, "k")
+		require.ErrorIs(t, err, context.Canceled)
+		b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+		require.Zero(t, b.Stats().Downgrades[ports.DowngradeBreakerOpen])
+	})
+}
+
 func TestNotFoundNeedsAnAnswerOfEveryPeerThatMayHoldTheKey(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a, c, b := w.three(place{})
