@@ -112,7 +112,11 @@ func newRoot(env environment) *cobra.Command {
 // noArgs refuses what is no flag and no command.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return &usageError{fmt.Errorf("%s: unknown argument %q", c.CommandPath(), args[0])}
+		hint := ""
+		if c.Flags().Lookup("config") != nil {
+			hint = " (a file with settings is named by --config)"
+		}
+		return &usageError{fmt.Errorf("%s: unknown argument %q%s", c.CommandPath(), args[0], hint)}
 	}
 	return nil
 }

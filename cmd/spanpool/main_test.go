@@ -130,6 +130,7 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		`--capacity-blocks "0": want 1 to`:                                         replay("--capacity-blocks", "10,0"),
 		`--assign "hash": unknown; available: round-robin, first`:                  replay("--assign", "hash"),
 		`spanpool version: unknown argument "x"`:                                   {"version", "x"},
+		`unknown argument "a.yaml" (a file with settings is named by --config)`:    {"config", "check", "a.yaml"},
 	} {
 		o := invoke(t, args...)
 		require.Equal(t, exitUsage, o.code, "%v: %s", args, o.stderr)
