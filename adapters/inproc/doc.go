@@ -8,6 +8,6 @@
 // start, which begins to answer with Start and ends with Stop. Peers see another incarnation as a restart; what belongs to an
 // ended start is refused.
 //
-// Lock order: Network.mu, then pair.mu, then Transport.mu, then Completions. A grant's lock is taken with none of the others
-// held, and none is taken under it.
+// Lock order: Network.mu, then pair.mu, then Transport.mu, then Completions or the book of grants. A grant's lock is taken
+// with none of the others held, and none is taken under it.
 package inproc

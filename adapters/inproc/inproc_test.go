@@ -114,7 +114,7 @@ func TestAnAnswerToANewerStartEndsTheOneBefore(t *testing.T) {
 		<-l.Done()
 		require.ErrorIs(t, l.Submit(&ports.Batch{}, ports.NewCompletions()), ports.ErrReset)
 	}
-	require.Nil(t, b.Transport.(*Transport).grantOf(&token, a.Self))
+	require.Nil(t, b.Transport.(*Transport).grants.Find(&token, a.Self))
 	_, err = b.Transport.Answer(t.Context(), newer, descriptor{1, 4}.encode())
 	require.ErrorIs(t, err, ports.ErrRestarted, "an offer of another start than the asker's")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/spanpool/spanpool/adapters/internal/grants"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -95,7 +96,7 @@ func (l *Link) Submit(b *ports.Batch, q *ports.Completions) error {
 
 // check says whether an op may be carried out, and returns its length, and its grant if it is a write. Nothing of a refused op
 // is carried out.
-func (l *Link) check(op *ports.Op, segs []ports.Segment) (bytes uint64, g *grant, err error) {
+func (l *Link) check(op *ports.Op, segs []ports.Segment) (bytes uint64, g *grants.Grant, err error) {
 	for i := range segs {
 		if err := l.checkSegment(&segs[i]); err != nil {
 			return 0, nil, fmt.Errorf("segment %d: %w", i, err)
@@ -105,11 +106,11 @@ func (l *Link) check(op *ports.Op, segs []ports.Segment) (bytes uint64, g *grant
 	if op.Dir == ports.Read {
 		return bytes, nil, nil
 	}
-	if g = l.theirs.grantOf(&op.Grant, l.from); g == nil {
+	if g = l.theirs.grants.Find(&op.Grant, l.from); g == nil {
 		return 0, nil, ports.ErrRevoked
 	}
 	for i := range segs {
-		if !g.admits(&segs[i]) {
+		if !g.Covers(segs[i].Remote, segs[i].RemoteOff, segs[i].Len) {
 			return 0, nil, fmt.Errorf("segment %d: pages that were not granted: %w", i, ports.ErrBounds)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spanpool/spanpool/adapters/internal/grants"
 	"github.com/spanpool/spanpool/crc32c"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
@@ -62,7 +63,7 @@ type op struct {
 	done  uint64 // bytes of segs[at] that are copied
 	left  uint64 // bytes of all segs that are not copied
 	due   domain.Instant
-	grant *grant
+	grant *grants.Grant
 
 	sums bool   // reads of which the sum is asked for, and can be made
 	sum  uint32 // of what was copied
@@ -480,9 +481,9 @@ func (d *deviceCopies) run(c ports.Copier) error {
 // device memory, no byte of it is touched here: the network's copier does it.
 func (o *op) copy(n uint64, d *deviceCopies) error {
 	if o.grant != nil {
-		o.grant.mu.Lock()
-		defer o.grant.mu.Unlock()
-		if o.grant.mu.revoked {
+		o.grant.Lock()
+		defer o.grant.Unlock()
+		if !o.grant.Stands() {
 			return ports.ErrRevoked
 		}
 	}

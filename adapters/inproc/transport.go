@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/spanpool/spanpool/adapters/internal/grants"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -20,7 +21,8 @@ const Kind ports.TransportKind = "inproc"
 // Transport is one start's transport: it reads and writes the exposed memory of other starts in the network, and lets their
 // links reach its own. It may be used before Endpoint.Start to Expose and Register; offers and answers need the start's name.
 type Transport struct {
-	start *start
+	start  *start
+	grants grants.Book
 
 	// mu guards the tables, and is never held while bytes are copied.
 	mu struct {
@@ -29,9 +31,7 @@ type Transport struct {
 		answered  bool                    // exposed does not change any more
 		exposed   map[uint32]ports.Region // read without the lock by links, which only exist after an answer
 		local     map[ports.Registration]ports.Region
-		grants    map[ports.GrantID]*grant
 		lastLocal ports.Registration
-		lastGrant ports.GrantID
 		askers    map[ports.PeerID]*asker
 		links     map[*Link]struct{} // ours
 	}
@@ -50,7 +50,6 @@ func newTransport(s *start) *Transport {
 	t := &Transport{start: s}
 	t.mu.exposed = make(map[uint32]ports.Region)
 	t.mu.local = make(map[ports.Registration]ports.Region)
-	t.mu.grants = make(map[ports.GrantID]*grant)
 	t.mu.askers = make(map[ports.PeerID]*asker)
 	t.mu.links = make(map[*Link]struct{})
 	return t
@@ -145,67 +144,20 @@ func (t *Transport) Grant(writer ports.Peer, pageSize uint64, pages []domain.Pag
 	if t.mu.closed {
 		return 0, ports.GrantToken{}, t.fail("grant", writer.ID, ports.ErrClosed)
 	}
-	if err := t.checkPagesLocked(pageSize, pages); err != nil {
+	if err := grants.Check(t.mu.exposed, pageSize, pages); err != nil {
 		return 0, ports.GrantToken{}, t.fail("grant", writer.ID, err)
 	}
-	t.mu.lastGrant++
-	g := newGrant(t.mu.lastGrant, writer, t.start.self().Incarnation, pageSize, pages)
-	t.mu.grants[g.id] = g
-	return g.id, g.token, nil
-}
-
-func (t *Transport) checkPagesLocked(pageSize uint64, pages []domain.PageRef) error {
-	if pageSize == 0 {
-		return fmt.Errorf("page size 0, want at least 1: %w", domain.ErrInvalid)
-	}
-	for _, p := range pages {
-		r, ok := t.mu.exposed[p.Buffer]
-		if !ok {
-			return fmt.Errorf("page of buffer %d, which is not exposed: %w", p.Buffer, ports.ErrBounds)
-		}
-		if n := r.Len() / pageSize; uint64(p.Page) >= n {
-			return fmt.Errorf("page %d of buffer %d, which has %d: %w", p.Page, p.Buffer, n, ports.ErrBounds)
-		}
-	}
-	return nil
+	id, token := t.grants.Add(writer, pageSize, pages)
+	return id, token, nil
 }
 
 // Revoke ends a grant; it waits for the chunk that is being applied, and for nothing else, so it never fails for one of ours.
 // An id that was never given is ErrNotFound.
 func (t *Transport) Revoke(_ context.Context, id ports.GrantID, _ ports.Quiet) error {
-	t.mu.Lock()
-	g, last := t.mu.grants[id], t.mu.lastGrant
-	t.mu.Unlock()
-	if id == 0 || id > last {
-		return t.fail("revoke", "", fmt.Errorf("grant %d, the last one is %d: %w", id, last, ports.ErrNotFound))
-	}
-	if g != nil {
-		t.endGrants(g)
+	if err := t.grants.Revoke(id); err != nil {
+		return t.fail("revoke", "", err)
 	}
 	return nil
-}
-
-// endGrants forgets grants only after they are revoked: one that is not in the table any more is quiet.
-func (t *Transport) endGrants(grants ...*grant) {
-	for _, g := range grants {
-		g.revoke()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, g := range grants {
-		delete(t.mu.grants, g.id)
-	}
-}
-
-// grantOf finds what a token gives its bearer, or nil.
-func (t *Transport) grantOf(token *ports.GrantToken, bearer ports.Peer) *grant {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	g := t.mu.grants[grantIn(token)]
-	if g == nil || g.token != *token || g.writer != bearer {
-		return nil
-	}
-	return g
 }
 
 // Offer names this start to the peer.
@@ -275,14 +227,8 @@ func (t *Transport) Drop(from ports.Peer) {
 		delete(t.mu.askers, from.ID)
 		links = a.all()
 	}
-	var grants []*grant
-	for _, g := range t.mu.grants {
-		if g.writer == from {
-			grants = append(grants, g)
-		}
-	}
 	t.mu.Unlock()
-	t.endGrants(grants...)
+	t.grants.RevokeOf(from)
 	resetAll(links)
 }
 
@@ -307,9 +253,8 @@ func (t *Transport) Close() error {
 	}
 	clear(t.mu.askers)
 	clear(t.mu.local)
-	grants := slices.Collect(maps.Values(t.mu.grants))
 	t.mu.Unlock()
-	t.endGrants(grants...)
+	t.grants.RevokeAll()
 	resetAll(links)
 	return nil
 }

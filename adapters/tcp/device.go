@@ -182,9 +182,9 @@ func (s *served) deliver() status {
 	if s.under == nil {
 		return statusRevoked
 	}
-	s.under.mu.Lock()
-	defer s.under.mu.Unlock()
-	if s.under.mu.revoked {
+	s.under.Lock()
+	defer s.under.Unlock()
+	if !s.under.Stands() {
 		return statusRevoked
 	}
 	if s.incoming.run(s.t.copier(ports.PurposePut)) != nil {

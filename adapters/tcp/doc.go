@@ -20,6 +20,6 @@
 // frame for Config.StallTimeout is closed by the owner; dialling and proofs take at most Config.DialTimeout.
 //
 // Lock order: Link.mu, then lane.in, then lane.out, then Completions; a socket's and a grant's lock and Transport.mu are taken with none of
-// the others held, and of these only a socket's is taken under Transport.mu. A socket is closed with no lock held: that waits for
-// steps, which want locks.
+// the others held, and of these only a socket's, and the book of grants', are taken under Transport.mu. A socket is closed with no lock
+// held: that waits for steps, which want locks.
 package tcp

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/spanpool/spanpool/adapters/internal/grants"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest/content"
 	"github.com/spanpool/spanpool/ports/porttest/proxy"
@@ -228,7 +229,8 @@ func TestRevokeDoesNotWaitForAWriterInMidFragment(t *testing.T) {
 		c := rawLane(t, stranger, owner)
 		payload := bytes.Repeat([]byte{0xee}, testPage)
 		write(t, c, append(frameOf(request{kind: kindWrite}, token[:], []segment{{off: testPage, len: testPage}}), payload[:half]...))
-		require.Eventually(t, func() bool { return readBytes(owner, page[half-1:half])[0] == 0xee }, patience, time.Millisecond)
+		under := owner.tcp().grants.Find(&token, stranger)
+		require.Eventually(t, func() bool { return readUnder(under, page[half-1:half])[0] == 0xee }, patience, time.Millisecond)
 
 		begin := time.Now()
 		require.NoError(t, owner.Transport.Revoke(t.Context(), id, false))
@@ -246,19 +248,10 @@ func TestRevokeDoesNotWaitForAWriterInMidFragment(t *testing.T) {
 	}
 }
 
-// readBytes looks at memory that a lane may be writing: as another grant's writer would, under the same locks.
-func readBytes(owner *node, b []byte) []byte {
-	t := owner.tcp()
-	t.mu.Lock()
-	var grants []*grant
-	for _, g := range t.mu.grants {
-		grants = append(grants, g)
-	}
-	t.mu.Unlock()
-	for _, g := range grants {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-	}
+// readUnder looks at memory that a lane may be writing under that grant.
+func readUnder(g *grants.Grant, b []byte) []byte {
+	g.Lock()
+	defer g.Unlock()
 	return append([]byte(nil), b...)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/spanpool/spanpool/adapters/internal/grants"
 	"github.com/spanpool/spanpool/ports"
 )
 
@@ -45,9 +46,9 @@ type served struct {
 	buffer uint32
 	size   uint64
 
-	place vec    // where a payload goes
-	under *grant // what it is applied under; nil: it goes nowhere
-	left  int    // of the payload
+	place vec           // where a payload goes
+	under *grants.Grant // what it is applied under; nil: it goes nowhere
+	left  int           // of the payload
 }
 
 func newServed(t *Transport, c *net.TCPConn) (*served, error) {
@@ -242,9 +243,9 @@ func (s *served) readStep(fd int) (int, error) {
 	if s.under == nil {
 		return s.place.readv(fd)
 	}
-	s.under.mu.Lock()
-	defer s.under.mu.Unlock()
-	if s.under.mu.revoked {
+	s.under.Lock()
+	defer s.under.Unlock()
+	if !s.under.Stands() {
 		s.discard()
 	}
 	return s.place.readv(fd)
@@ -296,12 +297,12 @@ func (s *served) aim(token, segs []byte) status {
 	if !s.in.write {
 		return statusRevoked
 	}
-	g := s.t.grantOf(token, s.in.from)
+	g := s.t.grants.Find((*ports.GrantToken)(token), s.in.from)
 	if g == nil {
 		return statusRevoked
 	}
 	for b := segs; len(b) > 0; b = b[segmentBytes:] {
-		if !g.admits(decodeSegment(b)) {
+		if seg := decodeSegment(b); !g.Covers(seg.buffer, seg.off, uint64(seg.len)) {
 			return statusBounds
 		}
 	}
@@ -341,9 +342,9 @@ func (s *served) apply() error {
 }
 
 func (s *served) copyAhead(b []byte) {
-	s.under.mu.Lock()
-	defer s.under.mu.Unlock()
-	if s.under.mu.revoked {
+	s.under.Lock()
+	defer s.under.Unlock()
+	if !s.under.Stands() {
 		s.under = nil
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spanpool/spanpool/adapters/internal/grants"
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 )
@@ -32,6 +33,7 @@ type Transport struct {
 
 	// exposed does not change after the first answer; connections of peers, which only exist after one, read it without the lock.
 	exposed map[uint32]ports.Region
+	grants  grants.Book
 
 	// mu guards the tables, and is never held while bytes are moved.
 	mu struct {
@@ -39,9 +41,7 @@ type Transport struct {
 		closed    bool
 		answered  bool // exposed does not change any more
 		local     map[ports.Registration]ports.Region
-		grants    map[ports.GrantID]*grant
 		lastLocal ports.Registration
-		lastGrant ports.GrantID
 		lastLink  uint64
 		askers    map[ports.PeerID]*asker
 		inbound   map[uint64]*inbound
@@ -85,7 +85,6 @@ func Listen(cfg Config) (*Transport, error) {
 	}
 	t := &Transport{cfg: cfg, start: random64(), greeting: make(chan struct{}, maxGreeting), exposed: make(map[uint32]ports.Region)}
 	t.mu.local = make(map[ports.Registration]ports.Region)
-	t.mu.grants = make(map[ports.GrantID]*grant)
 	t.mu.askers = make(map[ports.PeerID]*asker)
 	t.mu.inbound = make(map[uint64]*inbound)
 	t.mu.links = make(map[*Link]struct{})
@@ -213,67 +212,20 @@ func (t *Transport) Grant(writer ports.Peer, pageSize uint64, pages []domain.Pag
 	if t.mu.closed {
 		return 0, ports.GrantToken{}, fail("grant", writer.ID, ports.ErrClosed)
 	}
-	if err := t.checkPages(pageSize, pages); err != nil {
+	if err := grants.Check(t.exposed, pageSize, pages); err != nil {
 		return 0, ports.GrantToken{}, fail("grant", writer.ID, err)
 	}
-	t.mu.lastGrant++
-	g := newGrant(t.mu.lastGrant, writer, pageSize, pages)
-	t.mu.grants[g.id] = g
-	return g.id, g.token, nil
-}
-
-func (t *Transport) checkPages(pageSize uint64, pages []domain.PageRef) error {
-	if pageSize == 0 {
-		return fmt.Errorf("page size 0, want at least 1: %w", domain.ErrInvalid)
-	}
-	for _, p := range pages {
-		r, ok := t.exposed[p.Buffer]
-		if !ok {
-			return fmt.Errorf("page of buffer %d, which is not exposed: %w", p.Buffer, ports.ErrBounds)
-		}
-		if n := r.Len() / pageSize; uint64(p.Page) >= n {
-			return fmt.Errorf("page %d of buffer %d, which has %d: %w", p.Page, p.Buffer, n, ports.ErrBounds)
-		}
-	}
-	return nil
+	id, token := t.grants.Add(writer, pageSize, pages)
+	return id, token, nil
 }
 
 // Revoke ends a grant. It waits for the system calls that are applying a write under it, and for no peer, so it never fails for
 // a grant of ours, whatever quiet says. An id that was never given is ErrNotFound.
 func (t *Transport) Revoke(_ context.Context, id ports.GrantID, _ ports.Quiet) error {
-	t.mu.Lock()
-	g, last := t.mu.grants[id], t.mu.lastGrant
-	t.mu.Unlock()
-	if id == 0 || id > last {
-		return fail("revoke", "", fmt.Errorf("grant %d, the last one is %d: %w", id, last, ports.ErrNotFound))
-	}
-	if g != nil {
-		t.endGrants(g)
+	if err := t.grants.Revoke(id); err != nil {
+		return fail("revoke", "", err)
 	}
 	return nil
-}
-
-// endGrants forgets grants only after they are revoked: one that is not in the table any more is quiet.
-func (t *Transport) endGrants(grants ...*grant) {
-	for _, g := range grants {
-		g.revoke()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, g := range grants {
-		delete(t.mu.grants, g.id)
-	}
-}
-
-// grantOf finds what a token gives its bearer, or nil.
-func (t *Transport) grantOf(token []byte, bearer ports.Peer) *grant {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	g := t.mu.grants[grantIn(token)]
-	if g == nil || !g.isFor(token, bearer) {
-		return nil
-	}
-	return g
 }
 
 // Offer makes what a peer needs to answer us. It reaches nobody.
@@ -361,14 +313,8 @@ func (t *Transport) Drop(from ports.Peer) {
 			delete(t.mu.inbound, in.id)
 		}
 	}
-	var grants []*grant
-	for _, g := range t.mu.grants {
-		if g.writer == from {
-			grants = append(grants, g)
-		}
-	}
 	t.mu.Unlock()
-	t.endGrants(grants...)
+	t.grants.RevokeOf(from)
 	for _, s := range conns {
 		s.sock.close()
 	}
@@ -386,13 +332,12 @@ func (t *Transport) Close() error {
 	clear(t.mu.askers)
 	clear(t.mu.inbound)
 	clear(t.mu.local)
-	grants := slices.Collect(maps.Values(t.mu.grants))
 	t.mu.Unlock()
 	t.cancel()
 	for _, l := range t.listeners {
 		_ = l.Close() // twice is harmless
 	}
-	t.endGrants(grants...)
+	t.grants.RevokeAll()
 	for _, l := range links {
 		l.end(ports.ErrReset)
 	}
