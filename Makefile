@@ -7,11 +7,13 @@ RDMA := $(shell printf '\043include <infiniband/verbs.h>\n' | $(or $(CC),cc) -E 
 help: ## what there is to make
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
 
-demo: ## two nodes in this process restore objects layer group by layer group, verified, with the bytes counted
+demo: ## two nodes in this process restore objects layer group by layer group and replay a trace, verified, with the bytes counted
 	go run ./cmd/spanpool bench layerwise --preset deepseek-v3.2 --pages 8 --ranks 1,2 --requests 2 --offload-ranks 0
 	@echo
 	@echo "Every byte was verified. wire_range_mib moved for the ranks and wire_background_mib behind their backs; together they are"
-	@echo "local_write_mib, what is local now: each byte crossed once."
+	@echo "local_write_mib, what is local now: each byte crossed once. Now a published trace of requests, over two nodes:"
+	@echo
+	go run ./cmd/spanpool bench replay --trace testdata/traces/synthetic_trace.jsonl.gz --nodes 2
 
 build: ## bin/spanpool, with rdma where infiniband/verbs.h (Debian: libibverbs-dev) and a C compiler are
 	@echo "rdma: $(if $(RDMA),built in,left out, for infiniband/verbs.h or a C compiler is not here)"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"time"
 
@@ -138,9 +137,9 @@ func (o *Replay) Run(ctx context.Context, open OpenCluster, emit func(ReplayRow)
 }
 
 func (o *Replay) row(ctx context.Context, open OpenCluster, capacity int) (row *ReplayRow, err error) {
-	trace, err := os.Open(o.Trace)
+	trace, err := OpenTrace(o.Trace)
 	if err != nil {
-		return nil, &TraceError{o.Trace, 0, err}
+		return nil, err
 	}
 	defer func() { _ = trace.Close() }() // it was only read
 	err = checkMemory("it", o.needs(capacity), o.MaxMemory)

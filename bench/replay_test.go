@@ -244,14 +244,10 @@ func openers() map[string]OpenCluster {
 	return map[string]OpenCluster{"fake": (&fakeNet{}).open, "real": OpenNodes}
 }
 
-// publishedTrace lies beside the repository where the project is developed; the project does not carry it.
-const publishedTrace = "../../shared/traces/synthetic_trace.jsonl"
+const publishedTrace = "../testdata/traces/synthetic_trace.jsonl.gz"
 
 // The ratios are those that the trace's README gives.
 func TestReplayOfThePublishedTraceHitsAsItsReadmeSays(t *testing.T) {
-	if _, err := os.Stat(publishedTrace); err != nil {
-		t.Skipf("the published trace is not there: %v", err)
-	}
 	for name, open := range openers() {
 		t.Run(name, func(t *testing.T) {
 			r := newTestReplay(publishedTrace)

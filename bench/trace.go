@@ -3,10 +3,12 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spanpool/spanpool/domain"
 )
@@ -37,6 +39,29 @@ func (e *TraceError) Error() string {
 }
 
 func (e *TraceError) Unwrap() error { return e.Err }
+
+// OpenTrace opens a trace, which may be compressed by gzip. An error is a *TraceError.
+func OpenTrace(file string) (io.ReadCloser, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, &TraceError{file, 0, err}
+	}
+	r := bufio.NewReader(f)
+	if magic, _ := r.Peek(2); string(magic) != "\x1f\x8b" { // an error of the file comes again when it is read
+		return traceFile{r, f}, nil
+	}
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		_ = f.Close() // it was only read
+		return nil, &TraceError{file, 0, err}
+	}
+	return traceFile{z, f}, nil
+}
+
+type traceFile struct {
+	io.Reader
+	io.Closer
+}
 
 // ReadTrace gives the requests of a trace to each, one at a time and in order. It ends with the first error of either. file is
 // what errors name.

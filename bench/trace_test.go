@@ -1,8 +1,12 @@
 package bench
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -73,4 +77,32 @@ func FuzzTraceLine(f *testing.F) {
 		require.NotEmpty(t, req.HashIDs)
 		require.GreaterOrEqual(t, req.Timestamp, int64(0))
 	})
+}
+
+func TestATraceMayBeCompressed(t *testing.T) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := io.WriteString(z, goodLine+"\n"+goodLine+"\n")
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	name := filepath.Join(t.TempDir(), "trace") // what it is called does not matter
+	read := func(b []byte) (n int, err error) {
+		require.NoError(t, os.WriteFile(name, b, 0o600))
+		trace, err := OpenTrace(name)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { require.NoError(t, trace.Close()) }()
+		return n, ReadTrace(trace, name, func(TraceRequest) error { n++; return nil })
+	}
+	n, err := read(packed.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	n, err = read([]byte(goodLine))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	for cut := range packed.Len() {
+		_, err := read(packed.Bytes()[:cut])
+		require.ErrorContains(t, err, "trace "+name, "cut at %d of %d", cut, packed.Len())
+	}
 }

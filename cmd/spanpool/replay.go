@@ -34,7 +34,7 @@ Columns:
 	}
 	s := c.Flags()
 	s.SortFlags = false
-	s.StringVar(&f.o.Trace, "trace", "", "the file (required)")
+	s.StringVar(&f.o.Trace, "trace", "", "the file, which may be compressed by gzip (required)")
 	s.IntVar(&f.o.Nodes, "nodes", 1, "nodes of the pool")
 	s.IntSliceVar(&f.o.Capacities, "capacity-blocks", []int{10000}, "blocks of a node's medium; a row for each number")
 	s.IntVar(&f.o.BlockBytes, "block-bytes", 4096, "bytes of a block, scaled down from 512 tokens of a model; a multiple of --layers")
