@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// CheckInvariants verifies the whole table against itself; for tests and the invariants build. O(n).
+// CheckInvariants verifies the whole table against itself; for tests. O(n).
 func (t *Table) CheckInvariants() error {
 	ids := t.AppendSlots(^uint8(0), nil)
 	return errors.Join(

@@ -33,8 +33,9 @@ gotest() {
 	fi
 }
 
-without_cgo() {
-	CGO_ENABLED=0 go build ./... && (export CGO_ENABLED=0; gotest ./...)
+# As on a bare machine. With cgo they run once more, raced.
+tests() {
+	(export CGO_ENABLED=0; go build ./... && gotest ./...)
 }
 
 # Left out: what holds no goroutine (the layers test sees to that in domain), and what runs other programs.
@@ -57,6 +58,14 @@ fuzz() {
 		echo "$name for $seconds s"
 		go test -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" "$pkg" >"$work/fuzz.log" 2>&1 </dev/null || { cat "$work/fuzz.log"; return 1; }
 	done <"$work/targets"
+}
+
+# skips puts the skipped tests into the summary, a line for each reason.
+skips() {
+	sort -u "$work/skipped" | awk '{ test = $1; sub(/:$/, "", test); sub(/^[^ ]* /, "") }
+		!n[$0]++ { first[$0] = test }
+		END { for (why in n) print why ": " first[why] (n[why] > 1 ? " and " n[why] - 1 " more" : "") }' | sort >"$work/skips"
+	while read -r line; do note 'not run' "$line"; done <"$work/skips"
 }
 
 # part NAME
@@ -88,14 +97,9 @@ part() {
 
 : >"$work/skipped"
 step vet go vet ./...
-step tests gotest ./...
-step "without cgo" without_cgo
+step tests tests
 step race race
-if grep -rq --include='*.go' '^//go:build.*invariants' .; then
-	step invariants gotest -tags invariants ./...
-fi
 step fuzz fuzz
-sort -u "$work/skipped" >"$work/skips"
-while read -r line; do note 'not run' "$line"; done <"$work/skips"
+skips
 for p in $parts; do part "$p"; done
 finish "make test"
