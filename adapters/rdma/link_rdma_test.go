@@ -5,6 +5,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"syscall"
@@ -359,6 +360,33 @@ func TestAGrantThatNobodyOpenedIsRevokedWithoutAFence(t *testing.T) {
 	require.NoError(t, c.owner.Transport.Revoke(t.Context(), id, false))
 	require.Zero(t, c.owner.events(EventFenced))
 	require.ErrorIs(t, do(t, l, c.op(1, ports.Write, token, c.piece(page, 0, page))), ports.ErrRevoked)
+}
+
+// TestARevokeBesideADropWaitsForThePairsEnd: while Drop is still at it, the writer's pairs are there, and its pages are not free.
+func TestARevokeBesideADropWaitsForThePairsEnd(t *testing.T) {
+	c := newCouple(t, slow())
+	l := dial(t, c.asker, c.owner)
+	id, token, err := c.owner.Transport.Grant(c.asker.Self, page, []domain.PageRef{{Page: 1}})
+	require.NoError(t, err)
+	require.NoError(t, do(t, l, c.op(1, ports.Write, token, c.piece(page, 0, page))))
+	owner := c.owner.rdma()
+	owner.mu.Lock()
+	g, in := owner.mu.grants[id], slices.Collect(maps.Values(owner.mu.inbound))[0]
+	owner.mu.Unlock()
+	in.mu.Lock() // as while its pairs are being destroyed
+	dropped, revoked := make(chan struct{}), make(chan error, 1)
+	go func() { defer close(dropped); owner.Drop(c.asker.Self) }()
+	require.Eventually(t, func() bool { owner.mu.Lock(); defer owner.mu.Unlock(); return g.revoked }, patience, time.Millisecond)
+	go func() { revoked <- owner.Revoke(t.Context(), id, false) }()
+	select {
+	case <-revoked:
+		require.Fail(t, "revoked while the pairs are there")
+	case <-time.After(100 * time.Millisecond): // a revoke that does not wait is done in microseconds
+	}
+	in.mu.Unlock()
+	require.NoError(t, <-revoked)
+	<-dropped
+	require.Zero(t, owner.Stats().Inbound)
 }
 
 // TestALinkWhoseOwnerIsGoneEnds, though nobody uses it.

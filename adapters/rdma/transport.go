@@ -369,15 +369,21 @@ func (t *Transport) Drop(from ports.Peer) {
 			gone = append(gone, in)
 		}
 	}
-	for id, g := range t.mu.grants {
+	var grants []*grant
+	for _, g := range t.mu.grants {
 		if g.writer == from {
 			g.revoked = true
-			delete(t.mu.grants, id)
+			grants = append(grants, g)
 		}
 	}
 	t.mu.Unlock()
 	for _, in := range gone {
 		t.forget(in)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, g := range grants { // only now: Revoke takes one that is not in the table any more for quiet
+		delete(t.mu.grants, g.id)
 	}
 }
 
