@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,7 @@ const settleBound = 60 * time.Second
 // counts is what the reader has counted, and what offload has stored there by then.
 type counts struct {
 	wire       [ports.NumPurposes]uint64
+	needed     uint64
 	duplicate  uint64
 	localWrite uint64
 }
@@ -31,7 +33,7 @@ func (r *restoreRow) settledCounts(ctx context.Context) (counts, error) {
 	}
 	defer r.offload.pause()()
 	s := r.reader().Stats()
-	c := counts{wire: s.Wire, duplicate: s.DuplicateBytes, localWrite: s.PutBytes - r.offload.storedAtReader()}
+	c := counts{wire: s.Wire, needed: s.NeededBytes, duplicate: s.DuplicateBytes, localWrite: s.PutBytes - r.offload.storedAtReader()}
 	for _, n := range s.InstalledBytes {
 		c.localWrite += n
 	}
@@ -42,6 +44,7 @@ func (c counts) since(before counts) counts {
 	for p := range c.wire {
 		c.wire[p] -= before.wire[p]
 	}
+	c.needed -= before.needed
 	c.duplicate -= before.duplicate
 	c.localWrite -= before.localWrite
 	return c
@@ -57,6 +60,29 @@ func (r *restoreRow) checkSwitches(d counts) error {
 	if nothingInstalls && d.localWrite != 0 {
 		return fmt.Errorf("%w: local_write_mib is %.2f (%d bytes), want 0: by --locality and --no-prefetch nothing may become local",
 			ErrFailed, toMiB(d.localWrite), d.localWrite)
+	}
+	return nil
+}
+
+// checkCounted fails a run whose wire figures are not of the bytes that came. Transports count what arrives; what became of it is
+// counted by the node, and told by the results, without a look at their figures.
+func (r *restoreRow) checkCounted(d counts) error {
+	var short error
+	if told := r.tally.fromPeers(); told > d.wire[ports.PurposeGet] {
+		short = fmt.Errorf("%w: wire_range_mib is %.2f (%d bytes), and results tell of %d bytes from peers", ErrFailed,
+			toMiB(d.wire[ports.PurposeGet]), d.wire[ports.PurposeGet], told)
+	}
+	if r.o.Fetch == FetchWhole {
+		return short // it has a transfer of its own, which tells nothing else
+	}
+	return errors.Join(short, conserved(d.wire, d.needed, d.duplicate))
+}
+
+// conserved holds get + pull = needed + duplicate.
+func conserved(wire [ports.NumPurposes]uint64, needed, duplicate uint64) error {
+	if get, pull := wire[ports.PurposeGet], wire[ports.PurposePull]; get+pull != needed+duplicate {
+		return fmt.Errorf("%w: wire: %d bytes came for callers and %d for the pull, but %d were needed and %d were duplicate", ErrFailed,
+			get, pull, needed, duplicate)
 	}
 	return nil
 }

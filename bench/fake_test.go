@@ -301,6 +301,7 @@ func (p *fakePool) Stats() ports.Stats {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
 	s := p.stats
+	s.NeededBytes = s.Wire[ports.PurposeGet] + s.Wire[ports.PurposePull] // each byte comes once
 	if p.net.tamper.stats != nil {
 		p.net.tamper.stats(&s)
 	}

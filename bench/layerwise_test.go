@@ -365,7 +365,7 @@ func TestSwitchesThatDoNotHoldFailTheRun(t *testing.T) {
 		n := uint64(0)
 		return func(s *ports.Stats) { n++; f(s, n) }
 	}
-	pulled := bump(func(s *ports.Stats, n uint64) { s.Wire[ports.PurposePull] += n })
+	pulled := bump(func(s *ports.Stats, n uint64) { s.Wire[ports.PurposePull] += n; s.NeededBytes += n })
 	installed := bump(func(s *ports.Stats, n uint64) { s.InstalledBytes[domain.LocalByPull] += n })
 	for name, c := range map[string]struct {
 		change func(*testRun)
@@ -384,6 +384,35 @@ func TestSwitchesThatDoNotHoldFailTheRun(t *testing.T) {
 			c.change(r)
 			r.net.tamper.stats = c.stats
 			err := r.run(t)
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrFailed)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// TestWireFiguresThatDoNotAddUpFailTheRun: bytes that a transport forgot to count are missed by what became of them.
+func TestWireFiguresThatDoNotAddUpFailTheRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		stats func(*ports.Stats)
+		want  string
+	}{
+		"gets are not counted":       {func(s *ports.Stats) { s.Wire[ports.PurposeGet] = 0 }, "wire: 0 bytes came for callers"},
+		"pulls are not counted":      {func(s *ports.Stats) { s.Wire[ports.PurposePull] = 0 }, "and 0 for the pull, but"},
+		"half of it is":              {func(s *ports.Stats) { s.Wire[ports.PurposeGet] /= 2 }, "were needed and 0 were duplicate"},
+		"duplicates are not":         {func(s *ports.Stats) { s.Wire[ports.PurposeGet] *= 2 }, "were needed and 0 were duplicate"},
+		"neither wire nor its fate":  {func(s *ports.Stats) { s.Wire, s.NeededBytes = [ports.NumPurposes]uint64{}, 0 }, "results tell of"},
+		"all is as the fake counted": {func(*ports.Stats) {}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestRun(t)
+			r.Locality = domain.LocalityPullOnly
+			r.net.tamper.stats = c.stats
+			err := r.run(t)
+			require.Len(t, r.rows, 1, "what was counted is shown all the same")
 			if c.want == "" {
 				require.NoError(t, err)
 				return

@@ -160,7 +160,7 @@ func (o *Replay) row(ctx context.Context, open OpenCluster, capacity int) (row *
 	if err := p.settle(ctx); err != nil {
 		return nil, err
 	}
-	return p.figures(time.Since(begin)), p.failures.err()
+	return p.figures(time.Since(begin)), errors.Join(p.checkCounted(), p.failures.err())
 }
 
 func (o *Replay) needs(capacity int) []MemoryNeed {
@@ -408,6 +408,17 @@ func (p *replayRow) settle(ctx context.Context) error {
 		}
 		if !done {
 			return fmt.Errorf("%w: node %s: %d pulls still wait after %v", ErrFailed, n.ID, n.Pool.Stats().PullWaiting, settleBound)
+		}
+	}
+	return nil
+}
+
+// checkCounted is that of a restore: each node's transports counted what came to be something there.
+func (p *replayRow) checkCounted() error {
+	for _, n := range p.cluster.Nodes {
+		s := n.Pool.Stats()
+		if err := conserved(s.Wire, s.NeededBytes, s.DuplicateBytes); err != nil {
+			return fmt.Errorf("node %s: %w", n.ID, err)
 		}
 	}
 	return nil

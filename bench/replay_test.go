@@ -136,6 +136,17 @@ func TestReplayOverSeveralNodesFindsWhatPeersHave(t *testing.T) {
 	}
 }
 
+func TestReplayFailsOnBytesThatWereNotCounted(t *testing.T) {
+	r := newTestReplay(writeTrace(t, [][]uint64{{1, 2, 3}, {1, 2, 3}}))
+	r.Nodes = 2
+	require.NoError(t, r.run(t, r.net.open), r.errs.String())
+	r.net.tamper.stats = func(s *ports.Stats) { s.Wire[ports.PurposeGet] = 0 }
+	err := r.run(t, r.net.open)
+	require.ErrorIs(t, err, ErrFailed)
+	require.ErrorContains(t, err, "node fake-1: run failed: wire: 0 bytes came for callers")
+	require.Len(t, r.rows, 1, "what was counted is shown all the same")
+}
+
 func TestReplayFailsOnAWrongByte(t *testing.T) {
 	r := newTestReplay(writeTrace(t, [][]uint64{{1, 2, 3}, {1, 2, 3}}))
 	r.net.tamper.get = func(g *ports.GetBatch, _ []ports.Result) {

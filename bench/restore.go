@@ -191,7 +191,7 @@ func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
 	}
 	d := after.since(before)
 	row := r.figures(d)
-	return row, errors.Join(r.addShares(row), r.checkSwitches(d), r.checkKernel(), r.failures.err())
+	return row, errors.Join(r.addShares(row), r.checkSwitches(d), r.checkCounted(d), r.checkKernel(), r.failures.err())
 }
 
 // request runs one request of all ranks; request 0 is the warm-up, which is checked and not measured. Poisoning and checking

@@ -92,6 +92,15 @@ func (t *tally) bytes() uint64 {
 	return n
 }
 
+// fromPeers is what results say came from peers for these calls.
+func (t *tally) fromPeers() uint64 {
+	var n uint64
+	for _, p := range t.pools {
+		n += p.WireBytes
+	}
+	return n
+}
+
 // poolRows fills in the shares.
 func (t *tally) poolRows() []PoolRow {
 	total := t.bytes()
