@@ -76,8 +76,8 @@ func (l LinkSpec) modelled() bool { return l != LinkSpec{} }
 
 // check refuses a rate that nothing can have. The delay's bounds are the options'.
 func (l LinkSpec) check() error {
-	if g := l.Gbps; !(g >= 0 && g <= maxGbps) { // a NaN fails both
-		return badOption("--link-gbps", g, "want 0 to %v", maxGbps)
+	if g := l.Gbps; g != 0 && !(g >= minGbps && g <= maxGbps) { // a NaN fails both
+		return badOption("--link-gbps", g, "want %v to %v, or 0 for no limit", minGbps, maxGbps)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func OpenNodes(ctx context.Context, spec ClusterSpec) (*Cluster, error) {
 		first = 1 // the comparison stands in for node 0, and needs its peer to be there
 	}
 	for i := first; i < len(spec.Nodes); i++ {
-		n, stop, err := openNode(network, nodeID(i), &spec, spec.Nodes[i])
+		n, stop, err := openNode(ctx, network, nodeID(i), &spec, spec.Nodes[i])
 		if err != nil {
 			return nil, errors.Join(err, c.Close(), network.Close())
 		}
@@ -175,7 +175,10 @@ func networkOptions(l LinkSpec, g *GPU) inproc.Options {
 	return o
 }
 
-func openNode(network *inproc.Network, id ports.PeerID, spec *ClusterSpec, size NodeSpec) (Node, func() error, error) {
+func openNode(ctx context.Context, network *inproc.Network, id ports.PeerID, spec *ClusterSpec, size NodeSpec) (Node, func() error, error) {
+	if ctx.Err() != nil { // GiB of memory take seconds to get
+		return Node{}, nil, context.Cause(ctx)
+	}
 	off := func(n uint64) uint64 {
 		if n == 0 {
 			return inject.Off

@@ -23,6 +23,12 @@ func ParseCompute(text string) (Compute, error) {
 	return ComputeSleep, CheckAvailable("--compute", text, []string{"sleep", "spin"})
 }
 
+// ComputeTime reads the value of --compute-us-per-layer, which may be past what a duration can hold.
+func ComputeTime(microseconds int) (time.Duration, error) {
+	err := checkBetween("--compute-us-per-layer", microseconds, 0, int(maxCompute/time.Microsecond))
+	return time.Duration(microseconds) * time.Microsecond, err
+}
+
 // newForwardPass prepares the calling goroutine to compute for given times. It takes the goroutine's thread for good.
 func newForwardPass(c Compute) func(time.Duration) {
 	if c == ComputeSpin {

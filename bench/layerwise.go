@@ -20,6 +20,7 @@ const (
 	maxFill      = 1 << 10
 	maxCompute   = 10 * time.Second
 	maxMiB       = 1 << 24
+	minGbps      = 1e-6 // a kilobit a second
 	maxGbps      = 100_000.0
 	maxLinkDelay = 1_000_000 // microseconds
 

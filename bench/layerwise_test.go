@@ -497,7 +497,8 @@ func TestBadOptionsNameFlagValueAndLimit(t *testing.T) {
 		`--medium-mib "1": less than one page of 2097152`:   func(o *Layerwise) { o.MediumMiB, o.PageBytes = 1, 2<<20 },
 		`--fill "-1": want 0 to`:                            func(o *Layerwise) { o.Fill = -1 },
 		`--runs "0": want 1 to`:                             func(o *Layerwise) { o.Runs = 0 },
-		`--link-gbps "-1": want 0 to`:                       func(o *Layerwise) { o.Link.Gbps = -1 },
+		`--link-gbps "-1": want 1e-06 to 100000, or 0`:      func(o *Layerwise) { o.Link.Gbps = -1 },
+		`--link-gbps "1e-12": want 1e-06 to 100000, or 0`:   func(o *Layerwise) { o.Link.Gbps = 1e-12 },
 		`--link-delay-us "-1": want 0 to`:                   func(o *Layerwise) { o.Link.DelayUs = -1 },
 		`--page-bytes "1099511627777": want at most`:        func(o *Layerwise) { o.PageBytes = 1<<40 + 1 },
 		`--pages "1048576": a restore would have 4294967296 ranges, limit 16777216`: func(o *Layerwise) {

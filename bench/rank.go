@@ -172,7 +172,7 @@ func (r *rank) restore(ctx context.Context, gate *startGate, compute Compute, pe
 		}
 		pass := newForwardPass(compute)
 		gate.wait()
-		t.stall = r.forward(readable, pass, perLayer)
+		t.stall = r.forward(ctx, readable, pass, perLayer)
 		t.restore = time.Since(gate.at)
 		return nil
 	})
@@ -197,13 +197,15 @@ func (r *rank) load(ctx context.Context, start time.Time, readable []chan struct
 	return first, last
 }
 
-func (r *rank) forward(readable []chan struct{}, pass func(time.Duration), perLayer time.Duration) (stall time.Duration) {
+// forward waits for each group and computes it, in one pass unless that takes longer than anyone who ends a run would wait.
+func (r *rank) forward(ctx context.Context, readable []chan struct{}, pass func(time.Duration), perLayer time.Duration) (stall time.Duration) {
+	const longest = 100 * time.Millisecond
 	for g := range readable {
 		begin := time.Now()
 		<-readable[g]
 		stall += time.Since(begin)
-		if d := time.Duration(r.walk.Groups[g].Layers) * perLayer; d > 0 {
-			pass(d)
+		for d := time.Duration(r.walk.Groups[g].Layers) * perLayer; d > 0 && ctx.Err() == nil; d -= longest {
+			pass(min(d, longest))
 		}
 	}
 	return stall

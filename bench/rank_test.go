@@ -55,13 +55,27 @@ func TestTimesAreThoseOfTheWalk(t *testing.T) {
 				ttfl, loaded = k.load(t.Context(), begin, readable)
 				return nil
 			}
-			stall = k.forward(readable, time.Sleep, 1500*time.Millisecond)
+			stall = k.forward(t.Context(), readable, time.Sleep, 1500*time.Millisecond)
 			restore = time.Since(begin)
 			return nil
 		}))
 		require.Equal(t, []time.Duration{2 * time.Second, 5 * time.Second, 2 * time.Second, 9500 * time.Millisecond},
 			[]time.Duration{ttfl, loaded, stall, restore}, "ttfl, loaded, stall, restore")
 	})
+}
+
+// TestComputingEndsWithTheRun: layers that take the longest that is allowed, ended in the first pass.
+func TestComputingEndsWithTheRun(t *testing.T) {
+	k := newTestRank(t, hits)
+	readable := readableOf(k)
+	k.load(t.Context(), time.Now(), readable)
+	ctx, cancel := context.WithCancel(t.Context())
+	var passes []time.Duration
+	k.forward(ctx, readable, func(d time.Duration) { passes = append(passes, d); cancel() }, maxCompute)
+	require.Equal(t, []time.Duration{100 * time.Millisecond}, passes)
+	passes = nil
+	k.forward(t.Context(), readable, func(d time.Duration) { passes = append(passes, d) }, 75*time.Millisecond)
+	require.Equal(t, []time.Duration{100e6, 50e6, 100e6, 50e6, 75e6}, passes, "of groups of two, two and one layer")
 }
 
 // Each rank's first call waits until every rank has made one.

@@ -120,6 +120,7 @@ func (r *restoreRow) owner() Node { return r.cluster.Nodes[len(r.cluster.Nodes)-
 
 // run opens the nodes, measures, and closes them, so that nothing of the row is left for the next one.
 func (r *restoreRow) run(ctx context.Context, open OpenCluster) (row *Row, err error) {
+	r.o.Progress.Step(fmt.Sprintf("%d ranks: getting MiB of memory", r.sets.ranks), sumNeeds(r.needs())/mibBytes, 0)
 	r.cluster, err = open(ctx, r.spec())
 	if err != nil {
 		return nil, fmt.Errorf("open nodes: %w", err)

@@ -80,7 +80,11 @@ func openTCP(ctx context.Context, spec *ClusterSpec) (*Cluster, error) {
 		}
 		hosts = append(hosts, h)
 		c.Closers = append([]func() error{h.close}, c.Closers...)
-		if err := h.open(spec, local[i]); err != nil {
+		err := context.Cause(ctx) // GiB of memory take seconds to get
+		if err == nil {
+			err = h.open(spec, local[i])
+		}
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("node %s: %w", h.id, err), c.Close())
 		}
 		if h.listen != nil {

@@ -72,6 +72,9 @@ func ReadTrace(r io.Reader, file string, each func(TraceRequest) error) error {
 	for lines.Scan() {
 		n++
 		req, err := parseTraceLine(lines.Bytes())
+		if cut := lines.Err(); err != nil && cut != nil {
+			err = cut // why the line is no request: the file was cut off in it
+		}
 		if err != nil {
 			return &TraceError{file, n, err}
 		}

@@ -52,6 +52,8 @@ func TestABadTraceNamesFileLineAndWhatWasExpected(t *testing.T) {
 	require.EqualError(t, ReadTrace(strings.NewReader(""), "f", nil), "trace f, line 1: empty, want one request a line")
 	require.ErrorContains(t, ReadTrace(io.MultiReader(strings.NewReader(goodLine+"\n"), failingReader{}), "f", func(TraceRequest) error { return nil }),
 		"trace f, line 2: disk gone")
+	require.ErrorContains(t, ReadTrace(io.MultiReader(strings.NewReader(goodLine+"\n"+goodLine[:30]), failingReader{}), "f", func(TraceRequest) error { return nil }),
+		"trace f, line 2: disk gone", "and not that half a line is no request")
 }
 
 type failingReader struct{}

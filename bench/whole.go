@@ -71,7 +71,7 @@ func openWhole(ctx context.Context, to way, spec *ClusterSpec, owner ports.PeerI
 	}
 	alone := size
 	alone.GetArena, alone.PutArena = 0, 0
-	n, stop, err := openNode(nil, nodeID(0), spec, alone)
+	n, stop, err := openNode(ctx, nil, nodeID(0), spec, alone)
 	if err != nil {
 		return nil, err
 	}

@@ -20,11 +20,11 @@ func newReport() *cobra.Command {
 or dark theme. Lines in front of a CSV that begin with "# machine:", "# commit:", "# time:" and "# command:" are shown with it,
 and the command says over what was measured and what was fetched. A file that was cut off, has no rows, or is of no benchmark is
 named on the page, and makes the exit status 1.`,
-		Args: cobra.MatchAll(cobra.ExactArgs(1)),
-		RunE: func(c *cobra.Command, args []string) error {
-			r, err := bench.ReadReport(os.DirFS(args[0]))
+		Args: args(1, 1, "FOLDER"),
+		RunE: func(c *cobra.Command, a []string) error {
+			r, err := bench.ReadReport(os.DirFS(a[0]))
 			if err != nil {
-				return fmt.Errorf("report of %q: %w", args[0], err)
+				return fmt.Errorf("report of %q: %w", a[0], err)
 			}
 			var page bytes.Buffer
 			if err := r.Write(&page); err != nil {
@@ -36,7 +36,7 @@ named on the page, and makes the exit status 1.`,
 				err = os.WriteFile(out, page.Bytes(), 0o644)
 			}
 			if err == nil && len(r.Unread) > 0 {
-				err = fmt.Errorf("report of %q: the page is written, and does not show all: %s", args[0], strings.Join(r.Unread, "; "))
+				err = fmt.Errorf("report of %q: the page is written, and does not show all: %s", a[0], strings.Join(r.Unread, "; "))
 			}
 			return err
 		},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -155,7 +154,9 @@ func (f *layerwiseFlags) options(c *cobra.Command, env environment) (format benc
 	if f.o.Compute, err = bench.ParseCompute(f.compute); err != nil {
 		return "", err
 	}
-	f.o.ComputePerLayer = time.Duration(f.computeUs) * time.Microsecond
+	if f.o.ComputePerLayer, err = bench.ComputeTime(f.computeUs); err != nil {
+		return "", err
+	}
 	if f.o.OffloadLocal, err = f.offloadsLocal(c); err != nil {
 		return "", err
 	}

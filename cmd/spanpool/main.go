@@ -31,23 +31,23 @@ func main() {
 	os.Exit(code)
 }
 
-// untilSignal is a context that the first signal ends. A second one ends the process: by then nobody takes it in any more, which
-// signal.NotifyContext would not promise to whoever sees that the first one had an effect.
+// untilSignal is a context that the first signal ends, which is its cause. A second one ends the process: by then nobody takes it in
+// any more, which signal.NotifyContext would not promise to whoever sees that the first one had an effect.
 func untilSignal() (context.Context, func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	asked := make(chan os.Signal, 1) // for the one that is waited for
 	signal.Notify(asked, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		select {
-		case <-asked:
+		case sig := <-asked:
 			signal.Reset(os.Interrupt, syscall.SIGTERM)
-			cancel()
+			cancel(fmt.Errorf("ended by signal: %v (%w)", sig, context.Canceled))
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, func() { cancel(); <-done }
+	return ctx, func() { cancel(nil); <-done }
 }
 
 // environment is what the commands take from outside of their arguments, so that tests bring their own.
@@ -66,10 +66,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, env envir
 }
 
 func runRoot(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	out := &output{w: stdout}
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
+	addCobras(root)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = out.err // of who does not look, as those do who print help
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -84,6 +89,49 @@ func runRoot(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// output remembers the first error of a writer.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// addCobras adds the commands that cobra would add by itself, and has them refuse arguments as the others do.
+func addCobras(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.RunE = func(_ *cobra.Command, args []string) error { return helpOf(root, args) }
+		case "completion":
+			c.Args, c.RunE = noArgs, showHelp
+			for _, shell := range c.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
+}
+
+func helpOf(root *cobra.Command, args []string) error {
+	c, rest, err := root.Find(args)
+	if err == nil {
+		err = noArgs(c, rest)
+	}
+	if err != nil {
+		return err
+	}
+	c.InitDefaultHelpFlag()
+	return c.Help()
 }
 
 // usageError is a command line that cobra refused.

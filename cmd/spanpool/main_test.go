@@ -119,6 +119,14 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		`--fragments "0": want 1 to`:                                               {"bench", "gpu", "--fragments", "0"},
 		`--medium "tape": unknown; available: dram, hbm`:                           layerwise("--medium", "tape"),
 		`--checksum "some": unknown; available: off, on`:                           layerwise("--checksum", "some"),
+		`--compute-us-per-layer "18446744073709552": want 0 to 10000000`:           layerwise("--compute-us-per-layer", "18446744073709552"),
+		`--link-gbps "1e-12": want 1e-06 to`:                                       layerwise("--link-gbps", "1e-12"),
+		`spanpool: unknown argument "serv"`:                                        {"help", "serv"},
+		`spanpool bench: unknown argument "lay"`:                                   {"help", "bench", "lay"},
+		`spanpool completion: unknown argument "tcsh"`:                             {"completion", "tcsh"},
+		`spanpool completion bash: unknown argument "x"`:                           {"completion", "bash", "x"},
+		`spanpool bench report: 0 arguments, want FOLDER`:                          {"bench", "report"},
+		`spanpool bench report: 2 arguments, want FOLDER`:                          {"bench", "report", "a", "b"},
 		`--offload-to "moon": unknown; available: local, remote`:                   layerwise("--offload-to", "moon"),
 		`--offload-to "remote": with --local-only there is no peer`:                layerwise("--local-only", "--offload-to", "remote"),
 		`--locality "some": unknown; available: off, pull, fill`:                   layerwise("--locality", "some"),
@@ -138,6 +146,25 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		require.Empty(t, o.stdout, args)
 		require.Nil(t, o.spec, "nothing was started")
 	}
+}
+
+// TestOutputThatIsNotTakenIsAnError, also of what prints without a look.
+func TestOutputThatIsNotTakenIsAnError(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(errors.Join(err, errors.ErrUnsupported))
+	}
+	defer full.Close()
+	for _, args := range [][]string{{}, {"help"}, {"help", "bench"}, {"bench", "layerwise", "--help"}, {"version"}, {"config", "check"}, {"completion"}, {"completion", "zsh"}} {
+		var stderr bytes.Buffer
+		require.Equal(t, exitFailed, run(t.Context(), args, full, &stderr, environment{}), args)
+		require.Contains(t, stderr.String(), "no space left on device", args)
+	}
+}
+
+func TestHelpIsOfWhatIsNamed(t *testing.T) {
+	require.Equal(t, invoke(t, "bench", "replay", "--help").stdout, invoke(t, "help", "bench", "replay").stdout)
+	require.Equal(t, invoke(t, "--help").stdout, invoke(t, "help").stdout)
 }
 
 func TestAFailedRunExitsWith1(t *testing.T) {

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -130,7 +131,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s = %q (%s): %s", e.Key, e.Value, e.Source, e.Want)
 }
 
-// Load resolves the settings. environ is as of os.Environ.
+// Load resolves the settings. environ is as of os.Environ. The error names every setting that is unknown or bad by itself; without
+// such, every one that does not go with the others.
 func Load(flags *pflag.FlagSet, environ []string) (*Settings, error) {
 	from := make(map[string]origin, len(options))
 	for _, o := range options {
@@ -143,12 +145,7 @@ func Load(flags *pflag.FlagSet, environ []string) (*Settings, error) {
 	if path == "" {
 		path = variable(environ, fileVariable)
 	}
-	if err := loadFile(path, from); err != nil {
-		return nil, err
-	}
-	if err := loadEnvironment(environ, from); err != nil {
-		return nil, err
-	}
+	errs := []error{loadFile(path, from), loadEnvironment(environ, from)}
 	for _, o := range options {
 		if f := flags.Lookup(flagOf(o.key)); f != nil && f.Changed {
 			from[o.key] = origin{f.Value.String(), "--" + f.Name}
@@ -158,8 +155,11 @@ func Load(flags *pflag.FlagSet, environ []string) (*Settings, error) {
 	for _, o := range options {
 		at := from[o.key]
 		if err := o.set(s, at.text); err != nil {
-			return nil, &Error{Key: o.key, Value: at.text, Source: at.source, Want: err.Error()}
+			errs = append(errs, &Error{Key: o.key, Value: at.text, Source: at.source, Want: err.Error()})
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return s, s.settle()
 }
@@ -177,8 +177,9 @@ func loadFile(path string, from map[string]origin) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if key := twice(file); key != "" {
-		return fmt.Errorf("%s (%s): it stands there twice, nested and with dots", key, path)
+	var errs []error
+	for _, key := range twice(file) {
+		errs = append(errs, fmt.Errorf("%s (%s): it stands there twice, nested and with dots", key, path))
 	}
 	k := koanf.New(".")
 	if err := k.Load(rawbytes.Provider(data), yaml.Parser()); err != nil {
@@ -186,7 +187,8 @@ func loadFile(path string, from map[string]origin) error {
 	}
 	for _, key := range k.Keys() {
 		if _, known := from[key]; !known {
-			return unknown(key, path)
+			errs = append(errs, unknown(key, path))
+			continue
 		}
 		text := k.String(key)
 		if _, list := k.Get(key).([]any); list {
@@ -194,20 +196,21 @@ func loadFile(path string, from map[string]origin) error {
 		}
 		from[key] = origin{text, path}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// twice finds a setting that a file gives in both of its forms: which of the two counted would be by chance.
-func twice(file map[string]any) string {
+// twice finds the settings that a file gives in both of its forms: which of the two counted would be by chance.
+func twice(file map[string]any) (keys []string) {
 	for key := range file {
 		first, rest, dotted := strings.Cut(key, ".")
 		if within, ok := file[first].(map[string]any); dotted && ok {
 			if _, there := within[rest]; there {
-				return key
+				keys = append(keys, key)
 			}
 		}
 	}
-	return ""
+	slices.Sort(keys)
+	return keys
 }
 
 func loadEnvironment(environ []string, from map[string]origin) error {
@@ -215,6 +218,7 @@ func loadEnvironment(environ []string, from map[string]origin) error {
 	for _, o := range options {
 		byVariable[variableOf(o.key)] = o.key
 	}
+	var errs []error
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
 		if !strings.HasPrefix(name, prefix) || strings.HasPrefix(name, testsPrefix) || slices.Contains(others, name) {
@@ -222,11 +226,12 @@ func loadEnvironment(environ []string, from map[string]origin) error {
 		}
 		key, known := byVariable[name]
 		if !known {
-			return unknown(name, "environment")
+			errs = append(errs, unknown(name, "environment"))
+			continue
 		}
 		from[key] = origin{value, name}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // settle checks what more than one setting decides, and fills what follows from the machine.
@@ -239,8 +244,10 @@ func (s *Settings) settle() error {
 		s.ID = ports.PeerID(host)
 		s.from["node.id"] = origin{host, "host name"}
 	}
+	var errs []error
+	bad := func(key, want string) { errs = append(errs, s.errorAt(key, want)) }
 	if err := checkID(string(s.ID)); err != nil {
-		return s.errorAt("node.id", err.Error())
+		bad("node.id", err.Error())
 	}
 	s.Node.ID = s.ID
 	s.Node.NoRangedLocalityPrefetch = !s.Prefetch
@@ -249,37 +256,37 @@ func (s *Settings) settle() error {
 		s.Node.LowWatermark = 0 // it is off, wherever it would end
 	}
 	if s.Node.LowWatermark > s.Node.HighWatermark {
-		return s.errorAt("watermark.low", "want at most watermark.high")
+		bad("watermark.low", "want at most watermark.high")
 	}
 	if s.Node.BreakerMin > s.Node.BreakerMax {
-		return s.errorAt("breaker.min", "want at most breaker.max")
+		bad("breaker.min", "want at most breaker.max")
 	}
 	if s.Node.FillingShare == 0 {
-		return s.errorAt("filling_share", "want more than 0")
+		bad("filling_share", "want more than 0")
 	}
 	if s.Node.Admission.MaxBytes == 0 {
-		return s.errorAt("admission.max_bytes", "want more than 0 (to let nothing in, admission: never)")
+		bad("admission.max_bytes", "want more than 0 (to let nothing in, admission: never)")
 	}
 	if s.Socket == "" || len(s.Socket) > maxSocket {
-		return s.errorAt("socket", fmt.Sprintf("want a path of at most %d bytes, or off", maxSocket))
+		bad("socket", fmt.Sprintf("want a path of at most %d bytes, or off", maxSocket))
 	}
 	if s.ClientBytes == 0 {
-		return s.errorAt("clients.bytes_in_flight", "want more than 0")
+		bad("clients.bytes_in_flight", "want more than 0")
 	}
 	if s.PageBytes == 0 {
-		return s.errorAt("dram.page_bytes", "want more than 0")
+		bad("dram.page_bytes", "want more than 0")
 	}
-	if s.MediumBytes == 0 || s.MediumBytes%s.PageBytes != 0 {
-		return s.errorAt("dram.bytes", fmt.Sprintf("want a multiple of dram.page_bytes (%d), more than 0", s.PageBytes))
+	if s.MediumBytes == 0 || s.PageBytes > 0 && s.MediumBytes%s.PageBytes != 0 {
+		bad("dram.bytes", fmt.Sprintf("want a multiple of dram.page_bytes (%d), more than 0", s.PageBytes))
 	}
 	if s.SecretFile != "" {
-		secret, err := ReadSecret(s.SecretFile)
-		if err != nil {
-			return s.errorAt("secret_file", err.Error())
+		var err error
+		if s.Secret, err = ReadSecret(s.SecretFile); err != nil {
+			bad("secret_file", err.Error())
 		}
-		s.Secret = secret
 	}
-	return s.checkListeners()
+	s.checkListeners(bad)
+	return errors.Join(errs...)
 }
 
 // maxSocket leaves room in an address (107 bytes and a zero on Linux) for the ending of the second socket.
@@ -302,24 +309,23 @@ func ReadSecret(path string) ([]byte, error) {
 }
 
 // checkListeners refuses to be reachable from other hosts without a secret, and a debug address that is.
-func (s *Settings) checkListeners() error {
-	if s.Secret == nil && !s.Insecure {
+func (s *Settings) checkListeners(bad func(key, want string)) {
+	if s.SecretFile == "" && !s.Insecure {
 		for _, l := range []struct{ key, addr string }{{"listen", s.Listen}, {"data.listen", s.DataListen}} {
 			if !loopback(l.addr) {
-				return s.errorAt(l.key, "beyond loopback it needs secret_file, or --insecure")
+				bad(l.key, "beyond loopback it needs secret_file, or --insecure")
 			}
 		}
 	}
 	if s.DataAdvertise == "" && everywhere(s.DataListen) {
-		return s.errorAt("data.advertise", "want what peers dial, since data.listen names no interface")
+		bad("data.advertise", "want what peers dial, since data.listen names no interface")
 	}
 	if s.DataAdvertise != "" && everywhere(s.DataAdvertise) {
-		return s.errorAt("data.advertise", "want what peers dial, and no address of every interface")
+		bad("data.advertise", "want what peers dial, and no address of every interface")
 	}
 	if s.HTTP != Off && !loopback(s.HTTP) {
-		return s.errorAt("http", "want an address on loopback, or off")
+		bad("http", "want an address on loopback, or off")
 	}
-	return nil
 }
 
 // everywhere reports whether an address is that of every interface.
@@ -351,15 +357,20 @@ type Build struct{ GPU, RDMA bool }
 // CheckBuild refuses settings with which serve does not start in this build.
 func (s *Settings) CheckBuild(b Build) error {
 	const want = "want a build with cgo and the tag %s, which this one is not; or leave it out"
-	switch {
-	case s.Medium == "hbm" && !b.GPU:
-		return s.errorAt("medium", fmt.Sprintf(want, "gpu"))
-	case s.GPUClients && !b.GPU:
-		return s.errorAt("gpu.clients", fmt.Sprintf(want, "gpu"))
-	case s.Transport == "rdma" && !b.RDMA:
-		return s.errorAt("transport", fmt.Sprintf(want, "rdma"))
+	var errs []error
+	for _, c := range []struct {
+		key, tag string
+		lacks    bool
+	}{
+		{"medium", "gpu", s.Medium == "hbm" && !b.GPU},
+		{"gpu.clients", "gpu", s.GPUClients && !b.GPU},
+		{"transport", "rdma", s.Transport == "rdma" && !b.RDMA},
+	} {
+		if c.lacks {
+			errs = append(errs, s.errorAt(c.key, fmt.Sprintf(want, c.tag)))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // UsesGPU says whether anything of the node lies on a GPU, or may.

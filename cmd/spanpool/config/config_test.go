@@ -153,6 +153,29 @@ func TestUnknownKeysAreErrorsThatNameThem(t *testing.T) {
 	require.ErrorContains(t, err, "/nowhere/f.yaml")
 }
 
+// TestEverythingThatIsWrongIsNamedAtOnce: whoever mends a file does not run the check once a line.
+func TestEverythingThatIsWrongIsNamedAtOnce(t *testing.T) {
+	path := file(t, "f.yaml", "dram:\n  bites: 1GiB\nlease: fast\nhold: [\"x\"]\nleases: 1s\ndram.bytes: 1GiB\nwatermark.high: 2")
+	_, err := load(t, []string{"SPANPOOL_LEESE=1s", "SPANPOOL_TRANSPORT=pigeon", "SPANPOOL_PIERS=b"}, "--config", path, "--drain", "soon")
+	for _, want := range []string{"dram.bites (" + path + "): no such setting", "leases (" + path + "): no such", `lease = "fast" (` + path, `hold = "x" (`,
+		`watermark.high = "2" (`, "SPANPOOL_LEESE (environment): no such", "SPANPOOL_PIERS (environment)", `transport = "pigeon" (SPANPOOL_TRANSPORT)`, `drain = "soon" (--drain)`} {
+		require.ErrorContains(t, err, want)
+	}
+	require.Equal(t, 8, strings.Count(err.Error(), "\n"), "a line each: %v", err)
+
+	_, err = load(t, nil, "--breaker-min", "20s", "--filling-share", "0", "--listen", ":7400", "--data-listen", ":7401", "--http", ":7402", "--secret-file", "/nowhere")
+	for _, want := range []string{"breaker.min", "filling_share", "secret_file", "data.advertise", "http"} {
+		require.ErrorContains(t, err, want+" = ")
+	}
+	require.NotContains(t, err.Error(), "beyond loopback", "it has a secret, which cannot be read")
+
+	s, err := load(t, nil, "--medium", "hbm", "--transport", "rdma")
+	require.NoError(t, err)
+	err = s.CheckBuild(Build{})
+	require.ErrorContains(t, err, "medium = ")
+	require.ErrorContains(t, err, "transport = ")
+}
+
 // TestASettingInBothFormsOfAFileIsAnError: which of the two counted would be by chance.
 func TestASettingInBothFormsOfAFileIsAnError(t *testing.T) {
 	path := file(t, "f.yaml", "dram.bytes: 1GiB\ndram:\n  bytes: 2GiB")
