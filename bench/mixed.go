@@ -156,6 +156,11 @@ func (o *Mixed) run(ctx context.Context, open OpenCluster, threads int, parts []
 	if r.cluster, err = open(ctx, r.spec()); err != nil {
 		return nil, fmt.Errorf("open nodes: %w", err)
 	}
+	defer func() { // as a restore's
+		if row != nil {
+			err = errors.Join(err, r.addShare(row))
+		}
+	}()
 	defer func() { err = errors.Join(err, r.cluster.Close()) }()
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.prepare(ctx); err != nil {
@@ -166,8 +171,7 @@ func (o *Mixed) run(ctx context.Context, open OpenCluster, threads int, parts []
 			return nil, err
 		}
 	}
-	row = r.figures()
-	return row, errors.Join(r.addShare(row), r.failures.err())
+	return r.figures(), r.failures.err()
 }
 
 func (r *mixedRun) stride() uint64 { return roundUp(r.o.CallBytes, guardBytes) + guardBytes }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -86,6 +87,30 @@ func TestARowTellsItsSharesOfTheCeiling(t *testing.T) {
 	require.InDelta(t, 25, out.Values[ColGetShare], 0.1)
 	require.InDelta(t, 25, out.Values[ColRestoreShare], 0.5)
 	require.InDelta(t, 12.5, out.Values[ColTTFLShare], 0.5)
+}
+
+// TestTheCeilingIsMeasuredWhenTheRowsMemoryIsBack: together they would take more than was computed and allowed.
+func TestTheCeilingIsMeasuredWhenTheRowsMemoryIsBack(t *testing.T) {
+	c := &Ceilings{MaxMemory: 1 << 30, Places: 1, cold: 1 << 20, least: 1}
+	closed := 0
+	open := func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+		cluster, err := openLasting(ctx, s)
+		if err == nil {
+			cluster.Closers = append(cluster.Closers, func() error { closed++; require.Empty(t, c.known); return nil })
+		}
+		return cluster, err
+	}
+	r := newTestRun(t)
+	r.Ceilings = c
+	require.NoError(t, r.runOver(t, open), r.errs.String())
+	require.Positive(t, r.rows[0].Values[ColCeiling])
+
+	m, errs := newMixed()
+	m.Threads, m.Ceilings, c.known = []int{1}, c, nil
+	var row MixedRow
+	require.NoError(t, m.Run(t.Context(), open, func(r MixedRow) { row = r }), errs.String())
+	require.Positive(t, row.Values[MixedCeiling])
+	require.Equal(t, 2, closed)
 }
 
 // TestAFragmentIsWhatIsAdjacentInAnObject: the layers of a group are one, interleaved ones are apart.

@@ -125,6 +125,11 @@ func (r *restoreRow) run(ctx context.Context, open OpenCluster) (row *Row, err e
 	if err != nil {
 		return nil, fmt.Errorf("open nodes: %w", err)
 	}
+	defer func() { // once the row's memory has been given back: bare loops take as much again
+		if row != nil {
+			err = errors.Join(err, r.addShares(row))
+		}
+	}()
 	defer func() { err = errors.Join(err, r.cluster.Close()) }()
 	defer func() { err = errors.Join(err, r.closeRanks()) }()
 	for id := range r.sets.ranks {
@@ -192,7 +197,7 @@ func (r *restoreRow) measure(ctx context.Context) (*Row, error) {
 	}
 	d := after.since(before)
 	row := r.figures(d)
-	return row, errors.Join(r.addShares(row), r.checkSwitches(d), r.checkCounted(d), r.checkKernel(), r.failures.err())
+	return row, errors.Join(r.checkSwitches(d), r.checkCounted(d), r.checkKernel(), r.failures.err())
 }
 
 // request runs one request of all ranks; request 0 is the warm-up, which is checked and not measured. Poisoning and checking
