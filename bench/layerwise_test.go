@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,21 +113,27 @@ func TestCountsAreOfTheResults(t *testing.T) {
 	}, r.rows[0].Pools)
 }
 
-// lastRequestAfterOffload opens fake nodes over which the reads of the last request wait until every offload rank has put something of
-// its set n.
+// lastRequestAfterOffload opens fake nodes over which the reads of the last request wait until every offload rank has put its set n or a
+// later one, and since those reads began more than two calls' objects: one call lies within the request then.
 func (r *testRun) lastRequestAfterOffload(t *testing.T, n int) OpenCluster {
 	patient, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
-	put, all := r.net.tamper.put, make(chan struct{})
-	left := map[string]bool{}
+	more := 2*r.Pages + 1
+	put, last, all := r.net.tamper.put, &afterOffload{of: fmt.Sprintf("/q%d/", r.Requests), patient: patient}, make(chan struct{})
+	last.wait = all
+	left := map[string]int{}
 	for id := range r.OffloadRanks {
-		left[fmt.Sprintf("o%d/n%d", id, n)] = true
+		left[fmt.Sprintf("o%d", id)] = more
 	}
 	r.net.tamper.put = func(name string, b []byte) { // under the net's lock
 		parts := strings.Split(name, "/")
-		if set := parts[0] + "/" + parts[1]; left[set] {
-			if delete(left, set); len(left) == 0 {
-				close(all)
+		var set int
+		_, err := fmt.Sscanf(parts[1], "n%d", &set)
+		if who := parts[0]; err == nil && last.began.Load() && set >= n && left[who] > 0 {
+			if left[who]--; left[who] == 0 {
+				if delete(left, who); len(left) == 0 {
+					close(all)
+				}
 			}
 		}
 		if put != nil {
@@ -136,7 +143,7 @@ func (r *testRun) lastRequestAfterOffload(t *testing.T, n int) OpenCluster {
 	return func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
 		c, err := r.net.open(ctx, s)
 		if err == nil {
-			c.Nodes[0].Pool = afterOffload{c.Nodes[0].Pool, fmt.Sprintf("/q%d/", r.Requests), patient, all}
+			last.Pool, c.Nodes[0].Pool = c.Nodes[0].Pool, last
 		}
 		return c, err
 	}
@@ -148,10 +155,12 @@ type afterOffload struct {
 	of      string
 	patient context.Context
 	wait    <-chan struct{}
+	began   atomic.Bool
 }
 
-func (p afterOffload) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
+func (p *afterOffload) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
 	if strings.Contains(g.Keys[0], p.of) {
+		p.began.Store(true)
 		select {
 		case <-p.wait:
 		case <-p.patient.Done():

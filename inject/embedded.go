@@ -5,6 +5,7 @@ package inject
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/spanpool/spanpool/adapters/boottime"
@@ -86,19 +87,20 @@ func openMemory(c settings) (*memory, func(), error) {
 		m.medium, m.lent, c.MediumBytes = c.Medium, true, Off
 	}
 	for _, part := range []struct {
+		what string
 		into *ports.Medium
 		as   dram.Config
 	}{
-		{&m.medium, dram.Config{Bytes: c.MediumBytes, PageSize: c.PageSize, HugePages: c.HugePages}},
-		{&m.get, dram.Config{Bytes: c.GetArenaBytes, PageSize: c.GetArenaBytes}},
-		{&m.put, dram.Config{Bytes: c.PutArenaBytes, PageSize: c.PutArenaBytes}},
+		{"medium", &m.medium, dram.Config{Bytes: c.MediumBytes, PageSize: c.PageSize, HugePages: c.HugePages}},
+		{"arena of gets", &m.get, dram.Config{Bytes: c.GetArenaBytes, PageSize: c.GetArenaBytes}},
+		{"arena of puts", &m.put, dram.Config{Bytes: c.PutArenaBytes, PageSize: c.PutArenaBytes}},
 	} {
 		if part.as.Bytes == Off {
 			continue
 		}
 		d, err := dram.Open(part.as)
 		if err != nil {
-			return nil, nil, errors.Join(err, m.close())
+			return nil, nil, errors.Join(fmt.Errorf("%s: %w", part.what, err), m.close())
 		}
 		*part.into = d
 	}
