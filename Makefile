@@ -46,7 +46,7 @@ bench-redis: ## ranges of several sizes over sockets, beside redis-server with t
 profile: ## what the processors do in layer groups over TCP: the largest costs, and profile/*.pb.gz for go tool pprof
 	sh scripts/profile.sh
 
-e2e: ## the binaries, spoken to from outside
+e2e: ## the binaries, spoken to from outside; SPANPOOL_E2E_CHAOS=10m harms nodes under load for that long
 	go test -count=1 -v ./e2e/...
 
 e2e-hardware: ## the same over this host's network address, or over hosts that ssh reaches (SPANPOOL_E2E_HOSTS=a,b), and what was not run

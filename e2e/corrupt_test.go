@@ -5,10 +5,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -22,62 +20,19 @@ const (
 	notFound = enginev1.KeyStatus_KEY_STATUS_NOT_FOUND
 )
 
-// flipper passes connections on, and turns over one bit of the first word that it was told to look for on the way to who asked.
+// flipper turns over one bit of the first word that it was told to look for on the way to who asked.
 type flipper struct {
-	listener net.Listener
-	to       string
-	wg       sync.WaitGroup
-	seek     atomic.Pointer[map[[8]byte]bool]
-	flipped  atomic.Uint64
-
-	mu    sync.Mutex
-	conns []net.Conn
+	seek    atomic.Pointer[map[[8]byte]bool]
+	flipped atomic.Uint64
 }
 
-func startFlipper(t *testing.T, to string) *flipper {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	f := &flipper{listener: l, to: to}
-	f.wg.Go(f.accept)
-	t.Cleanup(func() {
-		_ = l.Close()
-		f.mu.Lock()
-		for _, c := range f.conns {
-			_ = c.Close()
-		}
-		f.mu.Unlock()
-		f.wg.Wait()
-	})
-	return f
-}
-
-func (f *flipper) accept() {
-	for {
-		in, err := f.listener.Accept()
-		if err != nil {
-			return
-		}
-		out, err := net.Dial("tcp", f.to)
-		if err != nil {
-			_ = in.Close()
-			continue
-		}
-		f.mu.Lock()
-		f.conns = append(f.conns, in, out)
-		f.mu.Unlock()
-		f.wg.Go(func() { defer out.Close(); _, _ = io.Copy(out, in) })
-		f.wg.Go(func() { defer in.Close(); f.back(in, out) })
-	}
-}
-
-// back carries what the owner sends.
-func (f *flipper) back(in, out net.Conn) {
+// pass carries what the owner sends.
+func (f *flipper) pass(dst io.Writer, src io.Reader) {
 	b := make([]byte, 256<<10)
 	for {
-		n, err := out.Read(b)
+		n, err := src.Read(b)
 		f.flip(b[:n])
-		if _, werr := in.Write(b[:n]); err != nil || werr != nil {
+		if _, werr := dst.Write(b[:n]); err != nil || werr != nil {
 			return
 		}
 	}
@@ -111,8 +66,8 @@ func TestABitThatTurnsOverOnTheWireIsNoHit(t *testing.T) {
 	onLoopbackOnly(t, "the proxy stands on this host")
 	p := layOut(t, []string{"a", "b"})
 	a, b := p.nodes["a"], p.nodes["b"]
-	f := startFlipper(t, a.data)
-	a.args = []string{"--data-advertise", f.listener.Addr().String()}
+	f := &flipper{}
+	a.args = []string{"--data-advertise", startRelay(t, a.data, plainly, f.pass)}
 	p.start("a")
 	p.start("b")
 	p.together("a", "b")

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	words "encoding/binary"
 	"errors"
@@ -50,6 +51,7 @@ type node struct {
 	place               *place
 	socket              string // as this host reaches it, like http
 	control, data, http string
+	relayed             string // where peers reach control; empty: there
 	socketThere         string // as its own host has it, like httpThere
 	httpThere           string
 	args                []string // of this node alone
@@ -133,7 +135,7 @@ func freeAddress(t *testing.T, address string) string {
 func (p *pool) peers() string {
 	var list []string
 	for _, id := range p.ids {
-		list = append(list, id+"="+p.nodes[id].control)
+		list = append(list, id+"="+cmp.Or(p.nodes[id].relayed, p.nodes[id].control))
 	}
 	return strings.Join(list, ",")
 }

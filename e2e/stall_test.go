@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,71 +12,18 @@ import (
 	enginev1 "github.com/spanpool/spanpool/proto/spanpool/engine/v1"
 )
 
-// staller passes connections on, and holds each of them up after some bytes to the owner, until it is let go.
+// staller holds each connection up after some bytes to the owner, until it is let go.
 type staller struct {
-	listener net.Listener
-	to       string
-	after    int64
-	held     atomic.Int64  // connections that stand still
-	release  chan struct{} // closed to let go
-	wg       sync.WaitGroup
-	mu       sync.Mutex
-	conns    []net.Conn
+	after   int64
+	held    atomic.Int64  // connections that stand still
+	release chan struct{} // closed to let go
 }
 
-func startStaller(t *testing.T, to string, after int64) *staller {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := &staller{listener: l, to: to, after: after, release: make(chan struct{})}
-	s.wg.Go(s.accept)
-	t.Cleanup(func() {
-		_ = l.Close()
-		s.letGo()
-		s.mu.Lock()
-		for _, c := range s.conns {
-			_ = c.Close()
-		}
-		s.mu.Unlock()
-		s.wg.Wait()
-	})
-	return s
-}
-
-func (s *staller) letGo() {
-	select {
-	case <-s.release:
-	default:
-		close(s.release)
-	}
-}
-
-func (s *staller) accept() {
-	for {
-		in, err := s.listener.Accept()
-		if err != nil {
-			return
-		}
-		out, err := net.Dial("tcp", s.to)
-		if err != nil {
-			_ = in.Close()
-			continue
-		}
-		s.mu.Lock()
-		s.conns = append(s.conns, in, out)
-		s.mu.Unlock()
-		s.wg.Go(func() {
-			defer out.Close()
-			if n, _ := io.CopyN(out, in, s.after); n == s.after {
-				s.held.Add(1)
-				<-s.release
-				_, _ = io.Copy(out, in)
-			}
-		})
-		s.wg.Go(func() {
-			defer in.Close()
-			_, _ = io.Copy(in, out)
-		})
+func (s *staller) pass(dst io.Writer, src io.Reader) {
+	if n, _ := io.CopyN(dst, src, s.after); n == s.after {
+		s.held.Add(1)
+		<-s.release
+		plainly(dst, src)
 	}
 }
 
@@ -88,8 +34,10 @@ func TestAWriterThatStandsStillInMidFragmentWritesNothingMore(t *testing.T) {
 	p := layOut(t, []string{"owner", "writer"}, "--dram-bytes", "40MiB", "--reservation", "500ms", "--watermark-high", "0", "--watermark-low", "0",
 		"--lease", "100ms")
 	owner, writer := p.nodes["owner"], p.nodes["writer"]
-	s := startStaller(t, owner.data, 4<<18+100_000)
-	owner.args = []string{"--data-advertise", s.listener.Addr().String()}
+	s := &staller{after: 4<<18 + 100_000, release: make(chan struct{})}
+	owner.args = []string{"--data-advertise", startRelay(t, owner.data, s.pass, plainly)}
+	letGo := sync.OnceFunc(func() { close(s.release) })
+	t.Cleanup(letGo) // before the relay ends, which waits for it
 	for _, id := range p.ids {
 		p.start(id)
 	}
@@ -112,7 +60,7 @@ func TestAWriterThatStandsStillInMidFragmentWritesNothingMore(t *testing.T) {
 	}, "the reservation does not end in bounded time")
 	other := content("other", 0, size)
 	owner.mustPut(t, "other", other) // 32 of 40 MiB: on pages that the writer was told
-	s.letGo()
+	letGo()
 	writer.signal(t, syscall.SIGCONT)
 	got := <-answered
 	require.NoError(t, got.err)
