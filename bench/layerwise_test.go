@@ -332,6 +332,47 @@ func TestAFailedCallFailsItsKeys(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(r.errs.String(), "\n"), maxPrinted+2, "lines are bounded")
 }
 
+// TestAWrongWarmUpFailsTheRun: it is checked as the rest is, and is no sample.
+func TestAWrongWarmUpFailsTheRun(t *testing.T) {
+	r := newTestRun(t)
+	r.net.tamper.get = func(g *ports.GetBatch, _ []ports.Result) {
+		if strings.Contains(g.Keys[0], "/q0/") {
+			g.Regions[0].Region.(ports.HostRegion).Bytes()[g.Ranges[0].RegionOff] ^= 1
+		}
+	}
+	require.ErrorIs(t, r.run(t), ErrFailed)
+	require.Contains(t, r.errs.String(), `wrong byte of key "bench/r0/q0/`)
+	require.Positive(t, r.rows[0].Values[ColTTFLP50], "the requests that came after it were right")
+}
+
+// refusesPuts is a pool that stores nothing that is put to another.
+type refusesPuts struct{ ports.Pool }
+
+func (refusesPuts) BatchPutRanges(_ context.Context, _ *ports.PutBatch, out []ports.Result) error {
+	for i := range out {
+		out[i] = ports.Result{Status: ports.Busy}
+	}
+	return nil
+}
+
+func TestFailedPutsOfOffloadFailTheRun(t *testing.T) {
+	r := newTestRun(t)
+	r.OffloadRanks = 1
+	err := r.runOver(t, func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+		c, err := r.net.open(ctx, s)
+		if err == nil {
+			c.Nodes[0].Pool = refusesPuts{c.Nodes[0].Pool}
+		}
+		return c, err
+	})
+	require.ErrorIs(t, err, ErrFailed)
+	require.ErrorContains(t, err, "0 failed or wrong reads, ")
+	require.NotContains(t, err.Error(), ", 0 failed puts")
+	require.Contains(t, r.errs.String(), `offload rank 0: put of key "bench/o0/n0/`)
+	require.Zero(t, r.rows[0].Values[ColFailedReads])
+	require.Zero(t, r.rows[0].Values[ColPutRate])
+}
+
 func TestAWrongInstallFailsTheRun(t *testing.T) {
 	r := newTestRun(t)
 	r.net.tamper.install = func(name string, b []byte) {

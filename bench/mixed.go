@@ -288,6 +288,9 @@ func (r *mixedRun) part(ctx context.Context, p mixedPart) error {
 			noise = startNoise(r.cluster, r.o.Link, r.o.Root)
 		}
 		r.window(ctx, p)
+		if ctx.Err() != nil { // calls that were cut short are no failures
+			return context.Cause(ctx)
+		}
 		bad, err := r.check(ctx, p)
 		if err != nil {
 			return err
@@ -428,7 +431,7 @@ func (r *mixedRun) checkPut(ctx context.Context, t *mixedThread, c int) bool {
 		return false
 	}
 	var out [1]ports.Removal
-	if err := owner.Remove(ctx, namespace, []string{k.name}, out[:]); err != nil || !out[0].Found {
+	if err := owner.Remove(ctx, namespace, []string{k.name}, out[:]); (err != nil || !out[0].Found) && ctx.Err() == nil {
 		r.failures.put("remove of key %q: found %v, error %v", namespace+"/"+k.name, out[0].Found, err)
 		return false
 	}

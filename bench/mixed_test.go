@@ -112,6 +112,47 @@ func TestMixedFailsOnWrongBytes(t *testing.T) {
 	}
 }
 
+// endsIn ends the run in a call of one kind, which is cut short.
+type endsIn struct {
+	ports.Pool
+	kind string
+	end  context.CancelFunc
+}
+
+func (p endsIn) BatchGetRanges(ctx context.Context, g *ports.GetBatch, out []ports.Result) error {
+	if p.kind == "get" {
+		p.end()
+	}
+	return p.Pool.BatchGetRanges(ctx, g, out)
+}
+
+func (p endsIn) Remove(ctx context.Context, namespace string, keys []string, out []ports.Removal) error {
+	if p.kind == "remove" {
+		p.end()
+	}
+	return p.Pool.Remove(ctx, namespace, keys, out)
+}
+
+func TestACancelledMixedRunEndsWithoutInventedFailures(t *testing.T) {
+	for _, kind := range []string{"get", "remove"} {
+		o, errs := newMixed()
+		o.Threads = []int{2}
+		ctx, end := context.WithCancel(t.Context())
+		err := o.Run(ctx, func(ctx context.Context, s ClusterSpec) (*Cluster, error) {
+			c, err := openLasting(ctx, s)
+			if err == nil {
+				for i := range c.Nodes {
+					c.Nodes[i].Pool = endsIn{c.Nodes[i].Pool, kind, end}
+				}
+			}
+			return c, err
+		}, func(MixedRow) { t.Error("a row of a cancelled run") })
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, ErrFailed)
+		require.Empty(t, errs.String(), kind)
+	}
+}
+
 func TestBadMixedOptionsNameFlagAndLimit(t *testing.T) {
 	for flag, change := range map[string]func(*Mixed){
 		"--threads":       func(o *Mixed) { o.Threads = []int{0} },
