@@ -502,9 +502,19 @@ func TestAStaleSocketIsReplacedAndALiveOneIsNot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(left))
 
-	_, err = Listen(filepath.Join(dir, "nowhere", "s"), Config{Pool: &pool{}})
+}
+
+func TestTheSocketsFolderIsMadeAndNoneAboveIt(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Listen(filepath.Join(dir, "made", "s"), Config{Pool: &pool{}})
+	require.NoError(t, err)
+	require.NoError(t, s.Stop(context.Background()))
+
+	_, err = Listen(filepath.Join(dir, "nowhere", "made", "s"), Config{Pool: &pool{}})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "nowhere")
+	_, err = os.Stat(filepath.Join(dir, "nowhere"))
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestGarbageOnTheSocketHarmsNobody(t *testing.T) {

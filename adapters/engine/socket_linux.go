@@ -25,9 +25,16 @@ type socket struct {
 	once sync.Once
 }
 
-// listen binds under another name and renames, so that the file is never there with a wider mode, and replaces a stale one at once.
+// listen binds under another name and renames, so that the file is never there with a wider mode, and replaces a stale one at once. It
+// makes the folder, and none above it: /run is emptied at boot, and a whole path that is not there is more likely a mistake.
 func listen(path string) (net.Listener, error) {
 	lock, err := lockFile(path + ".lock")
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+			return nil, fmt.Errorf("its folder is not there: %w", err)
+		}
+		lock, err = lockFile(path + ".lock")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -173,7 +173,7 @@ func TestAStartThatFailsNamesThePartAndLeavesNothing(t *testing.T) {
 		{[]string{"--data-listen", at}, "data.listen", at, syscall.EADDRINUSE},
 		{[]string{"--http", at}, "http", at, syscall.EADDRINUSE},
 		{[]string{"--socket", held}, "socket", held, syscall.EADDRINUSE},
-		{[]string{"--socket", filepath.Join(dir, "no", "where")}, "socket", "where", os.ErrNotExist},
+		{[]string{"--socket", filepath.Join(dir, "no", "such", "where")}, "socket", "where", os.ErrNotExist},
 		{[]string{"--transport", "rdma"}, "transport", "no RDMA support", errors.ErrUnsupported},
 		{[]string{"--medium", "hbm", "--gpu-library", "/nowhere/libgpu.so"}, "gpu", "gpu runtime", errors.ErrUnsupported},
 		{[]string{"--dram-bytes", "1024TiB"}, "medium", "", nil},

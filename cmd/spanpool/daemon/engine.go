@@ -2,6 +2,9 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 
 	"go.uber.org/fx"
@@ -36,6 +39,9 @@ func newEngine(s *config.Settings, o Options, on onGPU, n *app.Node, pool ports.
 	server, err := engine.Listen(s.Socket, engine.Config{Pool: pool, Self: n.Self(), Version: o.Version, Warnings: s.Warnings(),
 		Checksums: !s.Node.NoChecksums, Devices: on.GPU.devices(), Notes: on.GPU.notes, MaxRegionBytes: leftForClients(s), Journal: c.directory,
 		MaxClients: s.Clients, MaxClientBytes: s.ClientBytes, MaxRegions: s.ClientRegions, MaxSessions: s.ClientSessions})
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w (--socket names another place)", err)
+	}
 	if err != nil {
 		return nil, partError("socket", err)
 	}
