@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"time"
 
@@ -61,8 +64,20 @@ func (f *ctl) withNode(run func(ctx context.Context, c *cobra.Command, node *cli
 			return err
 		}
 		defer node.Close()
-		return run(ctx, c, node, args)
+		return f.orWhere(run(ctx, c, node, args))
 	}
+}
+
+// orWhere adds what to do to the error of a call where no socket is: the daemon's default is seldom where somebody tries it out.
+func (f *ctl) orWhere(err error) error {
+	if !errors.Is(err, client.ErrUnavailable) {
+		return err
+	}
+	if _, look := os.Stat(f.socket); !errors.Is(look, fs.ErrNotExist) {
+		return err
+	}
+	return fmt.Errorf("%w\nno node has its socket there: --socket or SPANPOOL_SOCKET names another place, `spanpool serve --socket %s` starts a node",
+		err, f.socket)
 }
 
 // args wants lo to hi arguments; hi of -1 is any number.

@@ -101,6 +101,19 @@ func TestCtlPutsAndGets(t *testing.T) {
 	require.Contains(t, o.stderr, `put "large": no_space`)
 }
 
+func TestCtlSaysHowToReachANodeWhereNoneIs(t *testing.T) {
+	gone := filepath.Join(t.TempDir(), "s")
+	for _, command := range []string{"status", "peers"} {
+		o := ctlTo(t, gone, "", command)
+		require.Equal(t, exitFailed, o.code)
+		require.Contains(t, o.stderr, "spanpool serve --socket "+gone)
+		require.Contains(t, o.stderr, "SPANPOOL_SOCKET")
+	}
+	o := ctlTo(t, node(t), "", "get", "nope")
+	require.Equal(t, exitFailed, o.code)
+	require.NotContains(t, o.stderr, "SPANPOOL_SOCKET", "a node is there")
+}
+
 func TestCtlAsksAboutKeysAndTheNode(t *testing.T) {
 	socket := node(t, "--peers", "b=127.0.0.1:1")
 	do := func(args ...string) outcome { return ctlTo(t, socket, "value", args...) }

@@ -31,7 +31,7 @@ func newDoctorGPU(env environment) *cobra.Command {
 				if werr := writeFindings(c.OutOrStdout(), noGPU(err)); werr != nil {
 					return werr
 				}
-				return errors.New("no GPU can be used")
+				return nothingUsable("no GPU can be used")
 			}
 			defer func() { err = errors.Join(err, r.Close()) }()
 			if lend {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,7 @@ func newDoctorRDMA() *cobra.Command {
 				return err
 			}
 			if !usable {
-				return errors.New("no RDMA device can be used")
+				return nothingUsable("no RDMA device can be used")
 			}
 			return nil
 		},

@@ -142,14 +142,21 @@ func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
 func newRoot(env environment) *cobra.Command {
+	var tellVersion bool
 	root := &cobra.Command{
 		Use:           "spanpool",
 		Short:         "Pool KV-cache objects and serve byte ranges of them",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
-		RunE:          showHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			if tellVersion {
+				return printVersion(c, args)
+			}
+			return showHelp(c, args)
+		},
 	}
+	root.Flags().BoolVar(&tellVersion, "version", false, "do what the command version does")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%s: %w", c.CommandPath(), err)}
 	})

@@ -87,6 +87,13 @@ func TestHelpSaysEveryDefault(t *testing.T) {
 	}
 }
 
+func TestTheFlagVersionIsTheCommandVersion(t *testing.T) {
+	o := invoke(t, "--version")
+	require.Equal(t, exitOK, o.code, o.stderr)
+	require.Equal(t, invoke(t, "version").stdout, o.stdout)
+	require.Contains(t, o.stdout, "protocol")
+}
+
 func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 	layerwise := func(args ...string) []string { return append([]string{"bench", "layerwise"}, args...) }
 	replay := func(args ...string) []string { return append([]string{"bench", "replay", "--trace", "t"}, args...) }

@@ -16,11 +16,13 @@ func newVersion() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version, the commit, the Go release and the protocol",
 		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			info, _ := debug.ReadBuildInfo()
-			return writeVersion(c.OutOrStdout(), info)
-		},
+		RunE:  printVersion,
 	}
+}
+
+func printVersion(c *cobra.Command, _ []string) error {
+	info, _ := debug.ReadBuildInfo()
+	return writeVersion(c.OutOrStdout(), info)
 }
 
 // version is what the build recorded, for those who ask the daemon.
