@@ -21,6 +21,9 @@ type TracingConfig struct {
 	Endpoint string  // HOST:PORT of a collector that takes OTLP over gRPC, without TLS: one on this host
 	Sample   float64 // of the traces that begin here, the share that is kept; what others began is kept as they say
 
+	// Lost is told why spans were not taken, from a goroutine of the tracing's own; nil: nobody is. It returns soon.
+	Lost func(error)
+
 	// Exporter takes the spans instead of the collector (tests). It is closed with the Tracing.
 	Exporter sdktrace.SpanExporter
 }
@@ -51,7 +54,7 @@ func NewTracing(c TracingConfig) (*Tracing, error) {
 			return nil, fmt.Errorf("telemetry: OTLP to %s: %w", c.Endpoint, err)
 		}
 	}
-	e := &countedExporter{SpanExporter: to}
+	e := &countedExporter{SpanExporter: to, lost: c.Lost}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(e, sdktrace.WithExportTimeout(exportTimeout)), sdktrace.WithResource(about(c.Config)),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Sample))))
 	return &Tracing{provider: provider, tracer: provider.Tracer(scope), exporter: e}, nil
@@ -83,15 +86,19 @@ func (t *Tracing) Family() Family {
 		}}
 }
 
-// countedExporter counts, and keeps errors to itself: OpenTelemetry would print each of them.
+// countedExporter counts, and tells errors to whom they are for: OpenTelemetry would print each of them.
 type countedExporter struct {
 	sdktrace.SpanExporter
+	lost         func(error)
 	sent, failed atomic.Uint64
 }
 
 func (e *countedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
 		e.failed.Add(uint64(len(spans)))
+		if e.lost != nil {
+			e.lost(err)
+		}
 		return nil
 	}
 	e.sent.Add(uint64(len(spans)))

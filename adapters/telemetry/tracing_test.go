@@ -156,7 +156,8 @@ func (refusing) Shutdown(context.Context) error { return nil }
 
 func TestSpansAreCountedByWhetherTheyWereTaken(t *testing.T) {
 	tr, spans := traced(t, 1)
-	lost, err := NewTracing(TracingConfig{Sample: 1, Exporter: refusing{}})
+	var told []error
+	lost, err := NewTracing(TracingConfig{Sample: 1, Exporter: refusing{}, Lost: func(err error) { told = append(told, err) }})
 	require.NoError(t, err)
 	inner := &scripted{out: make([]ports.Result, 1)}
 	for _, to := range []*Tracing{tr, tr, lost} {
@@ -168,6 +169,8 @@ func TestSpansAreCountedByWhetherTheyWereTaken(t *testing.T) {
 	_, failed, _ := scraped(t, opened(t, &counted{}, lost.Family()))
 	require.Equal(t, 2.0, taken[`spanpool_tracing_spans_total{result="sent"}`])
 	require.Equal(t, 1.0, failed[`spanpool_tracing_spans_total{result="failed"}`])
+	require.Len(t, told, 1)
+	require.ErrorContains(t, told[0], "no room")
 }
 
 func TestAShareOfTracesIsAShare(t *testing.T) {

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"log/slog"
+
 	"go.uber.org/fx"
 
 	"github.com/spanpool/spanpool/adapters/telemetry"
@@ -14,11 +16,14 @@ func tracingModule() fx.Option {
 	return fx.Module("tracing", fx.Provide(newTracing, func(t *telemetry.Tracing, n *app.Node) ports.Pool { return t.Pool(n) }))
 }
 
-func newTracing(s *config.Settings, o Options, own *resources) (*telemetry.Tracing, error) {
+func newTracing(s *config.Settings, o Options, own *resources, l *slog.Logger) (*telemetry.Tracing, error) {
 	if s.TracingOTLP == "" {
 		return nil, nil
 	}
-	t, err := telemetry.NewTracing(telemetry.TracingConfig{Config: telemetry.Config{Node: s.ID, Version: o.Version}, Endpoint: s.TracingOTLP, Sample: s.TracingSample})
+	t, err := telemetry.NewTracing(telemetry.TracingConfig{Config: telemetry.Config{Node: s.ID, Version: o.Version}, Endpoint: s.TracingOTLP, Sample: s.TracingSample,
+		Lost: func(err error) {
+			l.Warn("spans were not taken by the collector", "tracing.otlp", s.TracingOTLP, "error", err)
+		}})
 	if err != nil {
 		return nil, partError("tracing", err)
 	}

@@ -85,8 +85,17 @@ func spans(t *testing.T, c *otlptest.Collector, node, name string) (found []otlp
 	return found
 }
 
-// TestACollectorThatIsDownCostsSpansOnly: a node starts, serves and stops without it.
+// TestACollectorThatIsDownCostsSpansOnly: a node starts, serves and stops without it, and says so in its log.
 func TestACollectorThatIsDownCostsSpansOnly(t *testing.T) {
-	d := started(t, "--tracing-otlp", "127.0.0.1:1")
-	require.Equal(t, ports.Stored, d.Node.Put(t.Context(), "ns", "k", ports.HostRegionOf(make([]byte, 10))).Status)
+	var log logged
+	d, err := New(settingsOf(t, "--tracing-otlp", "127.0.0.1:1"), Options{Log: &log})
+	require.NoError(t, err)
+	require.NoError(t, d.Start(t.Context()))
+	var out [1]ports.Result
+	require.NoError(t, d.Pool.BatchPut(t.Context(), &ports.WholeBatch{Namespace: "ns", Keys: []string{"k"},
+		Targets: []ports.Target{{Len: 10}}, Regions: []ports.Memory{{Region: ports.HostRegionOf(make([]byte, 10))}}}, out[:]))
+	require.Equal(t, ports.Stored, out[0].Status)
+	require.NoError(t, d.Stop())
+	require.Contains(t, log.String(), "spans were not taken by the collector")
+	require.Contains(t, log.String(), "tracing.otlp=127.0.0.1:1")
 }
