@@ -325,6 +325,8 @@ class UMBPClient:
         if not namespace:
             raise ValueError("no namespace: set SPANPOOL_NAMESPACE to what `python3 -m spanpool.keys --model ... --dtype ... --tp-size ...` prints, "
                              "or engines whose bytes differ would meet under one key")
+        if address and not address.startswith(("unix:", "/", ".")):
+            raise ValueError(f"address {address!r}: want the node's Unix socket, as unix:///run/spanpool/engine.sock; the node is on this host")
         self.exists_timeout = _seconds("SPANPOOL_EXISTS_TIMEOUT", 1.0)
         self.call_timeout = _seconds("SPANPOOL_CALL_TIMEOUT", 10.0)
         self.client = Client(address or os.environ.get("SPANPOOL_SOCKET", DEFAULT_SOCKET), namespace, name=f"umbp {os.getpid()}",

@@ -41,6 +41,7 @@ class KeysTest(unittest.TestCase):
         out = subprocess.run([sys.executable, "-m", "spanpool.keys", "--model", "m", "--tp-size", "8"], capture_output=True, text=True,
                              check=True, timeout=60, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
         self.assertEqual(Namespace(model="m", tp_size=8).fingerprint(), out.stdout.strip())
+        self.assertEqual("", out.stderr, "whoever captures the one sees the other")
 
 
 if __name__ == "__main__":

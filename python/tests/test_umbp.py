@@ -672,6 +672,13 @@ class CallsTest(Case):
             with self.assertRaisesRegex(ValueError, "SPANPOOL_NAMESPACE"):
                 umbp.UMBPClient(umbp.UMBPConfig())
 
+    def test_an_address_of_another_host_is_refused_at_once(self):
+        config = umbp.UMBPConfig()
+        config.namespace, config.standalone_process = "n", umbp.UMBPStandaloneProcessConfig()
+        config.standalone_process.address = "localhost:50051"
+        with self.assertRaisesRegex(ValueError, "localhost:50051.*unix://"):
+            umbp.UMBPClient(config)
+
     def test_no_node_is_an_error_at_the_start(self):
         config = umbp.UMBPConfig()
         config.namespace = "n"

@@ -1,7 +1,6 @@
 """Names of namespaces and keys that every process and language makes alike. docs/engine.md has the rule, testdata/keys.json vectors."""
 from __future__ import annotations
 
-import argparse
 import hashlib
 from dataclasses import dataclass, fields
 from typing import Sequence
@@ -59,14 +58,3 @@ def _text(s: str) -> bytes:
     """s so that no two lists of texts have the same bytes."""
     b = s.encode("utf-8")
     return len(b).to_bytes(4, "little") + b
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python3 -m spanpool.keys", description="prints the fingerprint of a namespace")
-    for f in fields(Namespace):
-        parser.add_argument("--" + f.name.replace("_", "-"), type=int if f.type == "int" else str, default=f.default)
-    print(Namespace(**vars(parser.parse_args())).fingerprint())
-
-
-if __name__ == "__main__":
-    main()
