@@ -162,8 +162,16 @@ func (f *ctl) receive(ctx context.Context, node *client.Node, key string, ranges
 	return result, nil
 }
 
-// whole writes a file beside name and renames it, so that there is never a part of one.
+// whole writes a file beside name and renames it, so that there is never a part of one. A pipe or a device is written to: renamed to, it
+// would be no pipe or device any more.
 func whole(name string, write func(io.Writer) error) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(f), f.Close())
+	}
 	t, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
 		return err

@@ -94,6 +94,15 @@ func TestCtlPutsAndGets(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 2, "a get that failed leaves no file: %v", left)
 
+	link := filepath.Join(dir, "device")
+	require.NoError(t, os.Symlink("/dev/full", link))
+	o = do("get", "k", "-o", link)
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "no space left on device", "a device is written to, not replaced")
+	info, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeSymlink)
+
 	large := filepath.Join(dir, "large")
 	require.NoError(t, os.WriteFile(large, make([]byte, 2<<20), 0o600))
 	o = do("put", "large", large)
