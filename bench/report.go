@@ -96,7 +96,9 @@ func (r *Report) add(f *reportFile) error {
 	case has("bar"):
 		r.Ratios = append(r.Ratios, *f)
 	case has("restore_ms_p50"):
-		r.addShape(f)
+		if err := r.addShape(f); err != nil {
+			return err
+		}
 	case has("range_bytes"):
 		r.Ranges = append(r.Ranges, *f)
 	case has("fragment_bytes"):
@@ -117,8 +119,9 @@ func (r reportRow) unverified() bool {
 	return has && failed != "0" || r["verified"] == "false"
 }
 
-// addShape joins the two fetches of a shape over a way. The command says what was fetched and over what.
-func (r *Report) addShape(f *reportFile) {
+// addShape joins the two fetches of a shape over a way. The command says what was fetched and over what. Of two files of the same there
+// is room for one.
+func (r *Report) addShape(f *reportFile) error {
 	flags, way := flagsOf(f.about["command"]), f.way()
 	name := strings.TrimSuffix(path.Base(f.path), path.Ext(f.path))
 	for _, end := range []string{"-ranged", "-whole", "-link", "-tcp"} {
@@ -129,11 +132,15 @@ func (r *Report) addShape(f *reportFile) {
 		i = len(r.Shapes)
 		r.Shapes = append(r.Shapes, reportShape{name: name, way: way})
 	}
+	place := &r.Shapes[i].ours
 	if flags["fetch"] == "whole" {
-		r.Shapes[i].whole = f
-	} else {
-		r.Shapes[i].ours = f
+		place = &r.Shapes[i].whole
 	}
+	if *place != nil {
+		return fmt.Errorf("it would take the place of %s, a run of the same name over %s", (*place).path, way)
+	}
+	*place = f
+	return nil
 }
 
 // way is over what a run moved its bytes, as its command says.

@@ -148,15 +148,17 @@ func TestThePageSaysWhatItDoesNotShow(t *testing.T) {
 	all["other.csv"] = &fstest.MapFile{Data: []byte("a,b\n1,2\n")}
 	all["cut.json"] = &fstest.MapFile{Data: []byte(`[{"range_bytes": 64}`)}
 	all["ratios/restore-1.failed"] = &fstest.MapFile{}
+	all["shapes/zz/restore-tcp.csv"] = all["shapes/restore-tcp-ranged.csv"]
 	r, err := ReadReport(all)
 	require.NoError(t, err)
 	var page bytes.Buffer
 	require.NoError(t, r.Write(&page))
 	for _, what := range []string{"cut.csv: cut off in the middle of a line", "ragged.csv: record on line 3: wrong number of fields", "head.csv: no row",
-		"empty.csv: no row", "nothing.csv: no row", "other.csv: columns a, b are of no benchmark", "cut.json: unexpected EOF", "ratios/restore-1.failed: the last run of it failed"} {
+		"empty.csv: no row", "nothing.csv: no row", "other.csv: columns a, b are of no benchmark", "cut.json: unexpected EOF", "ratios/restore-1.failed: the last run of it failed",
+		"shapes/zz/restore-tcp.csv: it would take the place of shapes/restore-tcp-ranged.csv, a run of the same name over tcp"} {
 		require.Contains(t, page.String(), "<li>"+what)
 	}
-	require.Len(t, r.Unread, 8)
+	require.Len(t, r.Unread, 9)
 	require.Contains(t, page.String(), ">ours 71.5<", "the rest is there")
 	require.Contains(t, page.String(), "No run is here of: restore-8, ")
 	require.NotContains(t, reported(t), "Not shown")

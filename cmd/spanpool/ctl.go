@@ -34,7 +34,7 @@ not there or failed, 2 for a command line that cannot be run. An error names the
 	}
 	s := c.PersistentFlags()
 	s.StringVar(&f.socket, "socket", env.socket(), "Unix socket of the node; SPANPOOL_SOCKET says so too")
-	s.StringVar(&f.namespace, "namespace", "", "namespace of the keys")
+	s.StringVar(&f.namespace, "namespace", "", "namespace of the keys (default none)")
 	s.StringVar(&f.output, "output", outputTable, "table, json")
 	s.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long the whole command may take")
 	c.AddCommand(f.newPut(), f.newGet(), f.newExists(), f.newRemove(), f.newSize(), f.newStatus(), f.newPeers())

@@ -22,6 +22,16 @@ func (f *gpuFlags) define(s *pflag.FlagSet) {
 	s.IntVar(&f.ordinal, "gpu-device", 0, "ordinal of the device (default 0)")
 }
 
+// refuse is for a command line by which nothing lies on a device: what is said of one was meant for something.
+func (f *gpuFlags) refuse(s *pflag.FlagSet) error {
+	for _, name := range []string{"gpu-runtime", "gpu-library", "gpu-device"} {
+		if s.Changed(name) {
+			return &bench.OptionError{Flag: "--" + name, Value: s.Lookup(name).Value.String(), Want: "nothing lies on a GPU; want --medium hbm or --destination gpu"}
+		}
+	}
+	return nil
+}
+
 // open opens the runtime that is named, and checks that it has the device.
 func (f *gpuFlags) open() (*hip.Runtime, error) {
 	if err := bench.CheckAvailable("--gpu-runtime", f.runtime, []string{string(hip.Auto), string(hip.HIP), string(hip.CUDA)}); err != nil {

@@ -171,18 +171,18 @@ func (f *layerwiseFlags) options(c *cobra.Command, env environment) (format benc
 	if err := f.o.Check(); err != nil {
 		return format, err
 	}
-	return format, f.openGPU()
+	return format, f.openGPU(c)
 }
 
 // openGPU opens a runtime where something lies on a device, and looks again at what that asks for.
-func (f *layerwiseFlags) openGPU() error {
+func (f *layerwiseFlags) openGPU(c *cobra.Command) error {
 	g := &bench.GPU{Ordinal: f.gpu.ordinal, Medium: f.medium == "hbm", Destination: f.destination == "gpu"}
 	flag, value := "--medium", f.medium
 	if !g.Medium {
 		flag, value = "--destination", f.destination
 	}
 	if !g.Medium && !g.Destination {
-		return nil
+		return f.gpu.refuse(c.Flags())
 	}
 	var err error
 	if g.Runtime, err = f.gpu.open(); err != nil {

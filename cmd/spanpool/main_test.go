@@ -78,11 +78,11 @@ func TestEveryOptionOfTheReferenceIsThere(t *testing.T) {
 }
 
 func TestHelpSaysEveryDefault(t *testing.T) {
-	for _, name := range []string{"layerwise", "replay"} {
+	for _, name := range []string{"layerwise", "replay", "mixed", "ratios", "ceiling", "ranges", "engine", "report", "gpu", "rdma"} {
 		_, flags, _ := strings.Cut(invoke(t, "bench", name, "--help").stdout, "Flags:\n")
 		for line := range strings.Lines(flags) {
 			exempt := strings.Contains(line, "--help") || strings.Contains(line, "(required)")
-			require.True(t, exempt || strings.Contains(line, "(default "), line)
+			require.True(t, exempt || strings.Contains(line, "(default ") || strings.Contains(line, "; default: "), line)
 		}
 	}
 }
@@ -122,6 +122,7 @@ func TestBadCommandLinesNameWhatIsWrongAndExitWith2(t *testing.T) {
 		`--fetch "whole": not available with --peer`:                               layerwise("--transport", "tcp", "--peer", "a=127.0.0.1:1", "--fetch", "whole"),
 		`--medium "hbm": gpu runtime: unsupported`:                                 layerwise("--medium", "hbm", "--gpu-library", "/nowhere"),
 		`--destination "gpu": gpu runtime: unsupported`:                            layerwise("--destination", "gpu", "--gpu-library", "/nowhere"),
+		`--gpu-device "1": nothing lies on a GPU`:                                  layerwise("--gpu-device", "1"),
 		`--gpu-runtime "metal": unknown; available: auto, hip, cuda`:               layerwise("--destination", "gpu", "--gpu-runtime", "metal"),
 		`--fragments "0": want 1 to`:                                               {"bench", "gpu", "--fragments", "0"},
 		`--medium "tape": unknown; available: dram, hbm`:                           layerwise("--medium", "tape"),

@@ -111,7 +111,7 @@ func unknown(key, source string) error { return fmt.Errorf("%s (%s): no such set
 
 // Flags adds a flag for every setting, and --config.
 func Flags(f *pflag.FlagSet) {
-	f.String("config", "", "YAML file with settings")
+	f.String("config", "", "YAML file with settings; default: what SPANPOOL_CONFIG names, or none")
 	for _, o := range options {
 		f.String(flagOf(o.key), o.value, o.help)
 	}

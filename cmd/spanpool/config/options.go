@@ -29,9 +29,9 @@ var options = []option{
 	{key: "data.listen", value: "127.0.0.1:7401", help: "address of the tcp transport", set: address(func(s *Settings) *string { return &s.DataListen })},
 	{key: "data.advertise", help: "address that peers dial for data; default: what data.listen is bound to", set: optionalAddress(func(s *Settings) *string { return &s.DataAdvertise })},
 	{key: "data.connections", value: "4", help: "data connections a peer", set: count(1, 16, func(s *Settings) *uint64 { return &s.DataConnections })},
-	{key: "peers", help: "the other nodes, as ID=HOST:PORT, separated by commas", set: setPeers},
-	{key: "secret_file", help: "file with the secret that all nodes share", set: text(func(s *Settings) *string { return &s.SecretFile })},
-	{key: "tls", help: "not there yet", set: func(_ *Settings, t string) error {
+	{key: "peers", help: "the other nodes, as ID=HOST:PORT, separated by commas; default: none", set: setPeers},
+	{key: "secret_file", help: "file with the secret that all nodes share; default: none", set: text(func(s *Settings) *string { return &s.SecretFile })},
+	{key: "tls", help: "not there yet; default: none", set: func(_ *Settings, t string) error {
 		if t == "" {
 			return nil
 		}
