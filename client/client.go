@@ -72,7 +72,7 @@ type named struct {
 	keys int
 }
 
-// Dial says hello to the node at a Unix socket.
+// Dial says hello to the node at a Unix socket. It waits up to 5 s for one that is just starting; ErrUnavailable: none answered.
 func Dial(ctx context.Context, socket string, o Options) (*Client, error) {
 	n, err := OpenNode(socket)
 	if err != nil {
@@ -186,7 +186,11 @@ func (c *Client) renew(ctx context.Context) (*start, error) {
 	defer cancel()
 	hello, err := c.rpc.Hello(ctx, &enginev1.HelloRequest{Protocol: protocol, Namespace: []byte(c.o.Namespace), Name: c.o.Name}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, c.failed("hello", err)
+		failed := &callError{call: "hello", socket: c.socket, status: status.Convert(err)}
+		if failed.status.Code() == codes.DeadlineExceeded {
+			failed.class = ErrUnavailable // it was waited for, as one that starts would be
+		}
+		return nil, failed
 	}
 	if hello.GetProtocol() != protocol {
 		return nil, fmt.Errorf("node %q speaks protocol %d, want %d: %w", hello.GetNode(), hello.GetProtocol(), protocol, ErrUnsupported)

@@ -53,6 +53,16 @@ func TestAnErrorHasItsClassAndNamesTheSocket(t *testing.T) {
 	require.NoError(t, Failed(&Answer{Status: []Status{Hit, Stored, Exists}}))
 }
 
+// TestWhereNoNodeIsDialSaysSo: that the time was over says nothing about what to do.
+func TestWhereNoNodeIsDialSaysSo(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := Dial(ctx, "/nowhere/s", Options{})
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `node at "/nowhere/s"`)
+}
+
 // deaf is a node that names keys, and whose answer to one call is lost.
 type deaf struct {
 	enginev1.EngineClient

@@ -1,5 +1,5 @@
-// Package examples_test shows the three things that a program does first: embed a node, read ranges of an object that another
-// node has, and plug in memory of its own.
+// Package examples_test shows what a program does first: embed a node, read ranges of an object that another node has, plug in memory
+// of its own, and ask the daemon of its host.
 package examples_test
 
 import (
