@@ -73,6 +73,7 @@ func modules(s *config.Settings, o Options) fx.Option {
 		fx.Supply(s, o),
 		fx.Provide(newLogger, func() *heldBack { return &heldBack{} }),
 		fx.WithLogger(quiet),
+		fx.Module("settings", fx.Invoke(announce)), // a module, and the first: what modules invoke comes before the rest
 		tracingModule(), mediumModule(s), transportModule(), nodeModule(),
 	}
 	if s.HTTP != config.Off {
@@ -120,8 +121,11 @@ func Run(ctx context.Context, s *config.Settings, o Options) error {
 	if err != nil {
 		return err
 	}
-	d.announce(s)
 	if err := d.Start(ctx); err != nil {
+		if errors.Is(err, ctx.Err()) {
+			d.log.Info("stopped before it was ready", "why", context.Cause(ctx))
+			err = nil
+		}
 		return errors.Join(err, d.Stop())
 	}
 	d.log.Info("ready", "node", s.ID, "incarnation", fmt.Sprintf("%016x", uint64(d.Node.Self().Incarnation)),
@@ -137,14 +141,15 @@ func Run(ctx context.Context, s *config.Settings, o Options) error {
 	return err
 }
 
-// announce logs what the daemon was told, and by whom. The secret is not among the settings.
-func (d *Daemon) announce(s *config.Settings) {
+// announce logs what the daemon was told, and by whom. The secret is not among the settings. It comes before all else: to give a large
+// pool its memory takes a minute.
+func announce(s *config.Settings, l *slog.Logger) {
 	var all []any
 	s.Each(func(key, value, source string) {
 		all = append(all, slog.String(key, fmt.Sprintf("%s (%s)", value, source)))
 	})
-	d.log.Info("settings", all...)
+	l.Info("settings", all...)
 	for _, w := range s.Warnings() {
-		d.log.Warn(w)
+		l.Warn(w)
 	}
 }

@@ -153,6 +153,24 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) Write(b []byte) (int, error) { return len(b), nil }
 func (r *recorder) WriteHeader(code int)        { r.code = code }
 
+// TestADaemonThatIsEndedWhileItStartsHasNotFailed: who asks it to stop gets what was asked for, and the log says that it was no run.
+func TestADaemonThatIsEndedWhileItStartsHasNotFailed(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(fmt.Errorf("a signal (%w)", context.Canceled))
+	log := &logged{}
+	require.NoError(t, Run(ctx, settingsOf(t), Options{Log: log}))
+	require.Contains(t, log.String(), "stopped before it was ready")
+	require.Contains(t, log.String(), "a signal")
+	require.NotContains(t, log.String(), "msg=ready")
+}
+
+// TestTheSettingsAreLoggedBeforeAnythingIsOpened: what fails, or takes its time, is told by them.
+func TestTheSettingsAreLoggedBeforeAnythingIsOpened(t *testing.T) {
+	log := &logged{}
+	require.Error(t, Run(t.Context(), settingsOf(t, "--dram-bytes", "1024TiB"), Options{Log: log}))
+	require.Contains(t, log.String(), `dram.bytes="1024TiB (--dram-bytes)"`)
+}
+
 // TestAStartThatFailsNamesThePartAndLeavesNothing: every address is free again, and every part that was opened before is closed.
 func TestAStartThatFailsNamesThePartAndLeavesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
