@@ -248,7 +248,7 @@ func (c *putCall) reserveLocked(i int, now domain.Instant) {
 	id, err := n.makeRoomLocked(domain.NewSlot{Space: c.space, Name: c.names[i], Version: k.version, Size: k.size,
 		State: domain.SlotPending, Origin: domain.PutHere, Deadline: now.Add(n.cfg.Reservation)}, now)
 	if err != nil {
-		c.finish(i, ports.NoSpace, fmt.Errorf("%d bytes: %w", k.size, ports.ErrNoSpace))
+		c.finish(i, ports.NoSpace, n.errFullLocked(k.size))
 		return
 	}
 	n.mu.table.Pin(id)
@@ -261,6 +261,11 @@ func (c *putCall) finishExisting(i int, size uint64) {
 		return
 	}
 	c.finish(i, ports.Exists, nil)
+}
+
+// errFullLocked says whether an object could ever lie here: one of the pool's size can, when nobody reads, holds or writes what is there.
+func (n *Node) errFullLocked(size uint64) error {
+	return fmt.Errorf("%d bytes into a pool of %d: %w", size, n.mu.table.Stats().PagesTotal*n.page, ports.ErrNoSpace)
 }
 
 func errOtherSize(size, not uint64) error {

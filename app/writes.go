@@ -90,7 +90,7 @@ func (n *Node) openKeyLocked(s *writeSession, name string, size uint64, now doma
 	_, err := n.makeRoomLocked(domain.NewSlot{Space: s.space, Name: name, Version: k.version, Size: size, State: domain.SlotPending,
 		Origin: domain.PutHere, Deadline: now.Add(n.cfg.Reservation)}, now)
 	if err != nil {
-		return refuse(ports.NoSpace, fmt.Errorf("%d bytes: %w", size, ports.ErrNoSpace))
+		return refuse(ports.NoSpace, n.errFullLocked(size))
 	}
 	s.keys[name] = k
 	return ports.Result{Status: ports.Hit, Size: size}

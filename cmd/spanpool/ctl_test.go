@@ -107,7 +107,7 @@ func TestCtlPutsAndGets(t *testing.T) {
 	require.NoError(t, os.WriteFile(large, make([]byte, 2<<20), 0o600))
 	o = do("put", "large", large)
 	require.Equal(t, exitFailed, o.code)
-	require.Contains(t, o.stderr, `put "large": no_space`)
+	require.Contains(t, o.stderr, `put "large": no_space: 2097152 bytes into a pool of 1048576`)
 }
 
 func TestCtlSaysHowToReachANodeWhereNoneIs(t *testing.T) {
