@@ -169,6 +169,36 @@ func TestThePageAboutMetricsIsRight(t *testing.T) {
 	require.Equal(t, s.table(), have, "%s is not what a node shows", path)
 }
 
+// TestQueriesOfThePageNameWhatIsThere: series, labels and values in the text are those of the table.
+func TestQueriesOfThePageNameWhatIsThere(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/metrics.md")
+	require.NoError(t, err)
+	text, rest, _ := strings.Cut(string(page), tableBegins)
+	table, after, _ := strings.Cut(rest, tableEnds)
+	rows := map[string]string{}
+	for row := range strings.Lines(table) {
+		if name := regexp.MustCompile("^\\| `([a-z_]+)`").FindStringSubmatch(row); name != nil {
+			rows[name[1]] = row
+		}
+	}
+	elsewhere := regexp.MustCompile(`^spanpool_(gpu|rdma)_`)
+	used := regexp.MustCompile(`(?:by \(([a-z, ]+)\) \((?:rate|increase)\()?(spanpool_[a-z_]+[a-z])\b(_\*)?(?:\{([a-z]+)="([a-z_]+)"\})?`)
+	found := 0
+	for _, m := range used.FindAllStringSubmatch(text+after, -1) {
+		if m[3] != "" || elsewhere.MatchString(m[2]) {
+			continue
+		}
+		found++
+		row := rows[strings.TrimSuffix(m[2], "_bucket")]
+		require.NotEmpty(t, row, "%s is in no row", m[2])
+		for _, label := range append(strings.Split(m[1], ", "), m[4]) {
+			require.True(t, label == "" || label == "le" || strings.Contains(row, "`"+label+"`"), "%s: no label %s in %s", m[0], label, row)
+		}
+		require.True(t, m[5] == "" || regexp.MustCompile(`[ :]`+m[5]+`[,;| ]`).MatchString(row), "%s: no value %s in %s", m[0], m[5], row)
+	}
+	require.Greater(t, found, 20)
+}
+
 // pair is a node, and one that knows it.
 func pair(t *testing.T, transport string) (a, b *Daemon) {
 	t.Helper()
