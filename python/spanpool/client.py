@@ -64,7 +64,7 @@ class Handle:
         if rows is not None and len(rows) != len(names) or (rows is None) != (not self.rows) and self.names and names:
             raise ValueError(f"{0 if rows is None else len(rows)} rows for {len(names)} keys of a handle of {len(self.names)} keys and {len(self.rows)} rows")
         first = len(self.names)
-        encoded = [encode(k) for k in names]
+        encoded = encode_all(names)
         self.rows.extend(rows or ())
         self.names.extend(encoded)
         return first
@@ -118,6 +118,13 @@ class Existence(NamedTuple):
 
 def encode(key: Key) -> bytes:
     return key if isinstance(key, bytes) else str.encode(key, "utf-8", "surrogatepass")
+
+
+def encode_all(keys: Sequence[Key]) -> list[bytes]:
+    """Keys as bytes. A text is a sequence of texts too: of one that is given in place of a list, each letter would be a key."""
+    if isinstance(keys, (str, bytes)):
+        raise TypeError(f"one key where keys are wanted: {keys[:80]!r}; make it a list")
+    return [encode(k) for k in keys]
 
 
 class _State:
@@ -513,7 +520,7 @@ class Client:
 
     def remove(self, keys: Sequence[Key], timeout: Optional[float] = None) -> list[bool]:
         """Drops objects here and at every peer that answers; says of which a copy was dropped."""
-        reply = self._call("Remove", lambda *_: pb.RemoveRequest(namespace=self.namespace, keys=[encode(k) for k in keys]), timeout)
+        reply = self._call("Remove", lambda *_: pb.RemoveRequest(namespace=self.namespace, keys=encode_all(keys)), timeout)
         return [r.found for r in reply.removals]
 
     def drop(self, handle: Handle, timeout: Optional[float] = None) -> None:
@@ -581,7 +588,7 @@ class Client:
             keys = Runs(keys, (0,), (len(keys.names),))
         if isinstance(keys, Runs):
             return pb.Keys(handle=self._name(link, keys.handle, deadline), first=keys.first, count=keys.count)
-        return pb.Keys(names=[encode(k) for k in keys])
+        return pb.Keys(names=encode_all(keys))
 
     def _name(self, link: Link, handle: Handle, deadline: Deadline) -> int:
         """The number of a handle at the link, which knows all of its keys by then."""

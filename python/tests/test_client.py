@@ -65,6 +65,18 @@ class Case(unittest.TestCase):
 
 
 class ClientTest(Case):
+    def test_one_key_in_place_of_a_list_is_refused(self):
+        """Its letters would be keys: remove would drop theirs."""
+        client = self.client()
+        memory = self.put(client, ["a", "b", "ab"])
+        for call in (lambda: client.remove("ab"), lambda: client.exists("ab"), lambda: client.exists(b"ab"),
+                     lambda: client.get(reading(whole("ab", memory, range(2))))):
+            with self.assertRaisesRegex((CallError, TypeError), "make it a list"):
+                call()
+        with self.assertRaises(TypeError):
+            Handle("ab")
+        self.assertEqual([True] * 3, client.exists(["a", "b", "ab"]).found)
+
     def test_hello_says_who_answers(self):
         hello = self.client().connect()
         self.assertEqual("python", hello.node)
