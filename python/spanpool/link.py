@@ -31,8 +31,9 @@ CALLS = {
 OPTIONS = [
     ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1),  # the node says its own limits
     # Channels of one process share connections, and with them the pause after a failed one: a node that is back is to be seen at once.
-    ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500), ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 500),
+    # By its name a pause too, and in truth the time that a node has to take a connection: one on a busy host takes a while.
+    ("grpc.min_reconnect_backoff_ms", 2000), ("grpc.enable_http_proxy", 0),
 ]
 PACKET = 4096
 REGISTER_BYTES_PER_SECOND = 1 << 29  # the node gives every page its memory; arbitrary, well below what that takes

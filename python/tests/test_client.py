@@ -4,6 +4,8 @@ import gc
 import mmap
 import os
 import signal
+import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -65,6 +67,44 @@ class Case(unittest.TestCase):
 
 
 class ClientTest(Case):
+    def test_a_node_that_is_slow_to_take_a_connection_is_waited_for(self):
+        """The one between passes the first bytes on after 0.5 s, as a node on a busy host does."""
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as between:
+            between.bind(os.path.join(folder, "s"))
+            between.listen()
+            ends = []
+            os.symlink(self.node.socket + ".fd", os.path.join(folder, os.path.basename(self.node.socket) + ".fd"))
+
+            def serve():
+                while True:
+                    try:
+                        front = between.accept()[0]
+                    except OSError:
+                        return
+                    back = socket.socket(socket.AF_UNIX)
+                    ends.extend((front, back))
+                    back.connect(self.node.socket)
+                    time.sleep(0.5)  # what is tested, and no synchronisation
+                    for source, to in ((front, back), (back, front)):
+                        threading.Thread(target=forward, args=(source, to), daemon=True).start()
+
+            def forward(source, to):
+                with contextlib.suppress(OSError):
+                    while data := source.recv(1 << 16):
+                        to.sendall(data)
+                with contextlib.suppress(OSError):
+                    to.shutdown(socket.SHUT_WR)
+
+            served = threading.Thread(target=serve, daemon=True)
+            served.start()
+            with Client(os.path.join(folder, "s"), self.id()) as client:
+                self.assertEqual([False], client.exists(["k"]).found)
+            between.shutdown(socket.SHUT_RDWR)
+            served.join(10)
+            self.assertFalse(served.is_alive())
+            for end in ends:
+                end.close()
+
     def test_one_key_in_place_of_a_list_is_refused(self):
         """Its letters would be keys: remove would drop theirs."""
         client = self.client()
