@@ -46,6 +46,7 @@ type Link struct {
 		free     []*op
 		queues   [2]queue // by direction: what may be posted
 		stamp    uint64   // order of revivals and of openings
+		admitted uint64   // ops so far
 		waiting  []*opening
 		until    domain.Instant // when run looks at the time again; zero: it is looking
 		earliest domain.Instant // not after the earliest deadline; zero: none
@@ -62,6 +63,7 @@ type queue struct{ head, tail *op }
 type op struct {
 	live   bool
 	queued bool
+	nth    uint64 // of the link's ops
 	next   *op
 	q      *ports.Completions
 	tag    uint64
@@ -200,7 +202,8 @@ func (l *Link) admitLocked(b *ports.Batch, in *ports.Op, q *ports.Completions, n
 		return
 	}
 	o := l.newOpLocked()
-	*o = op{live: true, q: q, tag: in.Tag, dir: in.Dir, why: in.Purpose, token: &in.Grant, until: until, segs: segs}
+	l.mu.admitted++
+	*o = op{live: true, nth: l.mu.admitted, q: q, tag: in.Tag, dir: in.Dir, why: in.Purpose, token: &in.Grant, until: until, segs: segs}
 	l.beginLocked(o)
 	if l.mu.earliest == 0 || until < l.mu.earliest {
 		l.mu.earliest = until
@@ -371,13 +374,15 @@ func (l *Link) Cancel(q *ports.Completions, tags []uint64) {
 	}
 }
 
-// awaitQuiet returns when no op under way names memory of a region.
+// awaitQuiet returns when no op that is under way now names memory of a region. It does not wait for later ones: they are of others who
+// have registered the same memory.
 func (l *Link) awaitQuiet(r *region) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.waiters++
 	defer func() { l.mu.waiters-- }()
-	for slices.ContainsFunc(l.mu.ops, func(o *op) bool { return o.names(r) }) {
+	last := l.mu.admitted
+	for slices.ContainsFunc(l.mu.ops, func(o *op) bool { return o.nth <= last && o.names(r) }) {
 		l.mu.quiet.Wait()
 	}
 }

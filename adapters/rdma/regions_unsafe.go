@@ -41,8 +41,9 @@ func addrOf(r ports.Region) (addr uint64, device bool) {
 // regions is a snapshot of the table, by address; it is replaced, never changed.
 type regions []*region
 
-// find returns the region that holds all of these bytes, or nil. Regions may overlap; there are few.
-func (rs regions) find(addr, n uint64, device bool) *region {
+// find returns the region that holds all of these bytes, or nil: one that is closing if there is no other. Regions may overlap; there
+// are few.
+func (rs regions) find(addr, n uint64, device bool) (closing *region) {
 	i, _ := slices.BinarySearchFunc(rs, addr, func(r *region, a uint64) int {
 		if r.lo <= a {
 			return -1
@@ -51,10 +52,13 @@ func (rs regions) find(addr, n uint64, device bool) *region {
 	})
 	for i--; i >= 0; i-- {
 		if r := rs[i]; r.device == device && r.holds(addr, n) {
-			return r
+			if !r.closing.Load() {
+				return r
+			}
+			closing = r
 		}
 	}
-	return nil
+	return closing
 }
 
 func (r *region) holds(addr, n uint64) bool {
@@ -134,6 +138,10 @@ func (t *Transport) registrar(of ports.Region) (register func(off, n uint64, acc
 // TryDMABuf registers n bytes at off of a dma-buf, as much of them as one registration takes, and lets go of them again. The file stays the
 // caller's. It needs no Config.DMABuf: whether ops may name device memory is another matter.
 func (t *Transport) TryDMABuf(f *os.File, off, n uint64) error {
+	if err := t.enter(); err != nil {
+		return fail("try device memory", "", err)
+	}
+	defer t.wg.Done()
 	m, err := t.pd.RegisterDMABuf(int(f.Fd()), off, min(n, t.cfg.ChunkBytes), off, verbs.LocalWrite)
 	if err != nil {
 		t.counts.note(EventRegisterFail)

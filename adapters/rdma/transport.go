@@ -33,8 +33,8 @@ type Transport struct {
 	gids   []gid // those that peers are told
 	clamps []Clamp
 	table  atomic.Pointer[regions]
-	inbox  *events // completions of every inbound link's control pair
-	wg     sync.WaitGroup
+	inbox  *events        // completions of every inbound link's control pair
+	wg     sync.WaitGroup // what calls verbs outside of a link; Add under mu, before closed
 	stop   chan struct{}
 	counts counters
 
@@ -175,8 +175,23 @@ func (t *Transport) Stats() Stats {
 	return s
 }
 
+// enter keeps Close from freeing what verbs are called with, until t.wg.Done.
+func (t *Transport) enter() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.closed {
+		return ports.ErrClosed
+	}
+	t.wg.Add(1)
+	return nil
+}
+
 // Expose makes a buffer of the medium reachable by links. A buffer is exposed once, and before the first answer.
 func (t *Transport) Expose(id uint32, r ports.Region) error {
+	if err := t.enter(); err != nil {
+		return fail("expose", "", err)
+	}
+	defer t.wg.Done()
 	if err := t.mayExpose(id); err != nil {
 		return fail("expose", "", err)
 	}
@@ -216,8 +231,12 @@ func (t *Transport) mayExposeLocked(id uint32) error {
 
 // Register makes memory usable in ops. The same memory twice is one registration with the device.
 func (t *Transport) Register(r ports.Region) (ports.Registration, error) {
-	if id, ok, err := t.registered(r); ok || err != nil {
-		return id, err
+	if err := t.enter(); err != nil {
+		return 0, fail("register", "", err)
+	}
+	defer t.wg.Done()
+	if id, ok := t.registered(r); ok {
+		return id, nil
 	}
 	reg, err := t.register(r, false)
 	if err != nil {
@@ -240,23 +259,25 @@ func (t *Transport) holdLocked(reg *region) ports.Registration {
 }
 
 // registered finds the very same memory among what callers have registered.
-func (t *Transport) registered(r ports.Region) (ports.Registration, bool, error) {
+func (t *Transport) registered(r ports.Region) (ports.Registration, bool) {
 	addr, device := addrOf(r)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.closed {
-		return 0, false, fail("register", "", ports.ErrClosed)
-	}
 	for _, reg := range t.mu.local {
 		if reg.lo == addr && reg.len == r.Len() && reg.device == device && !reg.closing.Load() {
-			return t.holdLocked(reg), true, nil
+			return t.holdLocked(reg), true
 		}
 	}
-	return 0, false, nil
+	return 0, false
 }
 
 // Deregister returns once no op of ours touches that memory: each has a deadline. After Close it is ErrNotFound.
 func (t *Transport) Deregister(id ports.Registration) error {
+	if t.enter() != nil {
+		<-t.mu.shut // which makes it quiet
+		return notRegistered(id)
+	}
+	defer t.wg.Done()
 	t.mu.Lock()
 	reg, ok := t.mu.local[id]
 	delete(t.mu.local, id)
@@ -269,7 +290,7 @@ func (t *Transport) Deregister(id ports.Registration) error {
 	}
 	t.mu.Unlock()
 	if !ok {
-		return fail("deregister", "", fmt.Errorf("registration %d: %w", id, ports.ErrNotFound))
+		return notRegistered(id)
 	}
 	for _, l := range links {
 		l.awaitQuiet(reg)
@@ -284,6 +305,10 @@ func (t *Transport) Deregister(id ports.Registration) error {
 		return fail("deregister", "", err)
 	}
 	return nil
+}
+
+func notRegistered(id ports.Registration) error {
+	return fail("deregister", "", fmt.Errorf("registration %d: %w", id, ports.ErrNotFound))
 }
 
 // Grant lets a start of a peer write to these pages.
@@ -435,14 +460,8 @@ func (t *Transport) Close() error {
 
 // Offer makes queue pairs of ours, which the answer connects.
 func (t *Transport) Offer(_ context.Context, to ports.PeerID) (ports.PendingLink, error) {
-	t.mu.Lock()
-	closed := t.mu.closed
-	if !closed {
-		t.wg.Add(1) // Close waits for an offer that is being made
-	}
-	t.mu.Unlock()
-	if closed {
-		return nil, fail("offer", to, ports.ErrClosed)
+	if err := t.enter(); err != nil {
+		return nil, fail("offer", to, err)
 	}
 	defer t.wg.Done()
 	p, err := t.offer(to)
