@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"net"
 	"strings"
 	"time"
 
@@ -73,11 +73,18 @@ func (f *ctl) orWhere(err error) error {
 	if !errors.Is(err, client.ErrUnavailable) {
 		return err
 	}
-	if _, look := os.Stat(f.socket); !errors.Is(look, fs.ErrNotExist) {
-		return err
+	conn, look := net.Dial("unix", f.socket)
+	if look == nil {
+		conn.Close()
 	}
-	return fmt.Errorf("%w\nno node has its socket there: --socket or SPANPOOL_SOCKET names another place, `spanpool serve --socket %s` starts a node",
-		err, f.socket)
+	switch {
+	case errors.Is(look, fs.ErrNotExist):
+		return fmt.Errorf("%w\nno node has its socket there: --socket or SPANPOOL_SOCKET names another place, `spanpool serve --socket %s` starts a node",
+			err, f.socket)
+	case errors.Is(look, fs.ErrPermission):
+		return fmt.Errorf("%w\nthe socket is for the user who runs the node, and root", err)
+	}
+	return err
 }
 
 // args wants lo to hi arguments; hi of -1 is any number.

@@ -144,7 +144,7 @@ func parseRange(text string) (client.Range, error) {
 	o, err := bench.ParseBytes(off)
 	n, lerr := bench.ParseBytes(length)
 	if !ok || err != nil || lerr != nil || n == 0 || o+n < o {
-		return client.Range{}, &bench.OptionError{Flag: "--range", Value: text, Want: "want OFF:LEN with LEN of 1 or more and an end below 2^64"}
+		return client.Range{}, &bench.OptionError{Flag: "--range", Value: text, Want: "want OFF:LEN, in bytes or with KiB, MiB or GiB, with LEN of 1 or more and an end below 2^64"}
 	}
 	return client.Range{Off: o, Len: n}, nil
 }

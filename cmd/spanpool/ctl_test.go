@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/spanpool/spanpool/client"
 	"github.com/spanpool/spanpool/cmd/spanpool/config"
 	"github.com/spanpool/spanpool/cmd/spanpool/daemon"
 )
@@ -121,6 +122,8 @@ func TestCtlSaysHowToReachANodeWhereNoneIs(t *testing.T) {
 	o := ctlTo(t, node(t), "", "get", "nope")
 	require.Equal(t, exitFailed, o.code)
 	require.NotContains(t, o.stderr, "SPANPOOL_SOCKET", "a node is there")
+	require.ErrorContains(t, (&ctl{socket: gone}).orWhere(client.ErrUnavailable), "starts a node")
+	require.Equal(t, io.EOF, (&ctl{socket: gone}).orWhere(io.EOF))
 }
 
 func TestCtlAsksAboutKeysAndTheNode(t *testing.T) {
