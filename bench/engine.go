@@ -72,9 +72,6 @@ type EngineRow struct {
 
 // Check refuses options that cannot be run.
 func (o *Engine) Check() error {
-	if o.Socket == "" {
-		return badOption("--socket", "", "want a path")
-	}
 	return checkBetween("--runs", o.Runs, 1, maxRuns)
 }
 
@@ -82,6 +79,9 @@ func (o *Engine) Check() error {
 func (o *Engine) Run(ctx context.Context, emit func(EngineRow) error) (err error) {
 	if err := o.Check(); err != nil {
 		return err
+	}
+	if o.Socket == "" {
+		return badOption("--socket", "", "want a path")
 	}
 	defer o.Progress.Clear()
 	c, err := client.Dial(ctx, o.Socket, client.Options{Namespace: "bench engine", Name: "bench"})

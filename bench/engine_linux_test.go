@@ -63,5 +63,5 @@ func TestTheEngineBenchmarkChecksWhatItReads(t *testing.T) {
 	copier.on = true
 	require.ErrorContains(t, o.Run(t.Context(), func(EngineRow) error { return nil }), "wrong bytes")
 	require.Error(t, (&Engine{Socket: socket}).Check(), "no runs")
-	require.Error(t, (&Engine{Runs: 1}).Check(), "no socket")
+	require.ErrorContains(t, (&Engine{Runs: 1}).Run(t.Context(), nil), `--socket "": want a path`)
 }

@@ -52,6 +52,9 @@ func (f *ceilingFlags) run(c *cobra.Command, env environment) error {
 		f.o.Fragments = append(f.o.Fragments, uint64(n))
 	}
 	f.o.Places, f.o.Progress = env.cores, progress(c.ErrOrStderr(), env)
+	if err := f.o.Check(); err != nil {
+		return err
+	}
 	env.raiseProc(2 * env.cores)
 	var rows []bench.CeilingRow
 	err = f.o.Run(c.Context(), func(r bench.CeilingRow) error { rows = append(rows, r); return nil })

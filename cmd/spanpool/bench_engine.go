@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,6 +41,9 @@ Columns:
 				return err
 			}
 			o.Progress = progress(c.ErrOrStderr(), env)
+			if err = o.Check(); err != nil {
+				return err
+			}
 			if o.Socket == "" {
 				n, serr := startNode(c.Context(), bench.EngineBytes())
 				if serr != nil {
@@ -88,6 +93,7 @@ func startNode(ctx context.Context, medium uint64) (n *child, err error) {
 	n.socket = filepath.Join(n.dir, "engine.sock")
 	n.cmd = exec.Command(self, "serve", "--node-id", "bench", "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--http", "off",
 		"--socket", n.socket, "--dram-bytes", fmt.Sprint(medium), "--arena-get-bytes", "1MiB", "--arena-put-bytes", "1MiB", "--log-level", "warn")
+	n.cmd.Env = withoutSettings(os.Environ())
 	n.cmd.Stdout, n.cmd.Stderr = &n.said, &n.said
 	if err := n.cmd.Start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(n.dir))
@@ -97,6 +103,11 @@ func startNode(ctx context.Context, medium uint64) (n *child, err error) {
 		return nil, fmt.Errorf("the node does not answer: %w\n%s", err, &n.said)
 	}
 	return n, nil
+}
+
+// withoutSettings leaves out what the environment says of some other node.
+func withoutSettings(environ []string) []string {
+	return slices.DeleteFunc(environ, func(v string) bool { return strings.HasPrefix(v, "SPANPOOL_") })
 }
 
 func (n *child) answers(ctx context.Context) error {

@@ -66,6 +66,9 @@ func (f *ratiosFlags) run(c *cobra.Command, env environment) error {
 	if err := bench.CheckAvailable("--checksum", f.checksum, checksumModes); err != nil {
 		return err
 	}
+	if c.Flags().Changed("bars") && len(f.o.Bars) == 0 {
+		return &bench.OptionError{Flag: "--bars", Want: "want 1 or more of their names; without it all of them run"}
+	}
 	f.o.NoChecksums = f.checksum == "off"
 	f.o.Places, f.o.Root = env.cores, machine()
 	f.o.Errors, f.o.Progress = c.ErrOrStderr(), progress(c.ErrOrStderr(), env)

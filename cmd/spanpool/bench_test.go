@@ -55,13 +55,16 @@ func TestComparisonsThatCannotBeAreRefused(t *testing.T) {
 		{[]string{"mixed", "--transport", "auto"}, `--transport "auto"`},
 		{[]string{"layerwise", "--fetch", "whole", "--register"}, `--register "true": the comparison registers nothing`},
 		{[]string{"ratios", "--bars", "none-such"}, `--bars "none-such": unknown; available: restore-1,`},
+		{[]string{"ratios", "--bars", ""}, `--bars "": want 1 or more of their names`},
 		{[]string{"ratios", "--runs", "0"}, `--runs "0"`},
+		{[]string{"engine", "--runs", "0"}, `--runs "0": want 1 to`},
 		{[]string{"ceiling", "--fragments", "1728,3"}, `--fragments "3": want 64 to`},
 		{[]string{"ceiling", "--output", "xml"}, `--output "xml"`},
 	} {
 		o := invoke(t, append([]string{"bench"}, c.args...)...)
 		require.Equal(t, exitUsage, o.code, "%v: %s", c.args, o.stderr)
 		require.Contains(t, o.stderr, c.want)
+		require.Empty(t, o.stdout, "no header of nothing")
 	}
 }
 
