@@ -323,7 +323,7 @@ class UMBPClient:
         address = process.address if process is not None and process.address else os.environ.get("UMBP_STANDALONE_ADDRESS", "")
         namespace = getattr(config, "namespace", "") or os.environ.get("SPANPOOL_NAMESPACE", "")
         if not namespace:
-            raise ValueError("no namespace: set SPANPOOL_NAMESPACE to what `python3 -m spanpool.keys --model ... --dtype ... --tp-size ...` prints, "
+            raise ValueError("no namespace: set SPANPOOL_NAMESPACE to what `python3 -m spanpool.keys --model ... --dtype ... --page-size ... --tp-size ...` prints, "
                              "or engines whose bytes differ would meet under one key")
         if address and not address.startswith(("unix:", "/", ".")):
             raise ValueError(f"address {address!r}: want the node's Unix socket, as unix:///run/spanpool/engine.sock; the node is on this host")

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -37,11 +38,32 @@ class KeysTest(unittest.TestCase):
             Namespace(page_size=-1).fingerprint()
         self.assertEqual([], page_keys("n", [1], 0))
 
+    def command(self, *args):
+        return subprocess.run([sys.executable, "-m", "spanpool.keys", *args], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
+
     def test_the_command_prints_the_fingerprint(self):
-        out = subprocess.run([sys.executable, "-m", "spanpool.keys", "--model", "m", "--tp-size", "8"], capture_output=True, text=True,
-                             check=True, timeout=60, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
-        self.assertEqual(Namespace(model="m", tp_size=8).fingerprint(), out.stdout.strip())
-        self.assertEqual("", out.stderr, "whoever captures the one sees the other")
+        out = self.command("--model", "m", "--tp-size", "8", "--dtype", "d", "--page-size", "64")
+        self.assertEqual(Namespace(model="m", tp_size=8, dtype="d", page_size=64).fingerprint(), out.stdout.strip())
+        self.assertEqual((0, ""), (out.returncode, out.stderr), "whoever captures the one sees the other")
+
+    def test_the_command_wants_what_engines_keys_do_not_hold(self):
+        out = self.command("--model", "m", "--tp-size", "8")
+        self.assertEqual((2, ""), (out.returncode, out.stdout))
+        self.assertIn("--dtype, --page-size", out.stderr)
+        out = self.command("--model", "m", "--tp-size", "8", "--dtype", "d", "--page-size", "-1")
+        self.assertEqual((2, ""), (out.returncode, out.stdout))
+        self.assertIn("page_size is -1", out.stderr)
+        for line in ("--extra", "--cp-size"):
+            self.assertIn(line, self.command("--help").stdout)
+
+    def test_every_package_is_installed(self):
+        """pip installs what pyproject.toml lists, and nothing that stands beside it."""
+        with open(os.path.join(ROOT, "python", "pyproject.toml"), encoding="utf-8") as f:
+            listed = re.search(r"^packages = \[(.*)\]", f.read(), re.M).group(1)
+        there = [os.path.relpath(folder, os.path.join(ROOT, "python")).replace(os.sep, ".")
+                 for folder, _, files in os.walk(os.path.join(ROOT, "python", "spanpool")) if "__init__.py" in files]
+        self.assertEqual(sorted(there), sorted(re.findall(r'"([^"]+)"', listed)))
 
 
 if __name__ == "__main__":
