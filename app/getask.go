@@ -381,13 +381,18 @@ func (c *getCall) askOf(p *peer, probe bool) *ask {
 	}
 	a := c.asks[c.nasks]
 	c.nasks++
-	a.peer, a.probe, a.conn, a.err = p, probe, nil, nil
+	a.peer, a.probe = p, probe
+	a.req.WantChecksums = !c.n.cfg.NoChecksums
+	return a
+}
+
+// reset forgets the request and keeps its columns' room.
+func (a *ask) reset() {
+	a.peer, a.conn, a.err, a.trace = nil, nil, nil, ports.Trace{}
 	clear(a.rows)
 	clear(a.req.Keys)
 	a.rows = a.rows[:0]
-	a.req.WantChecksums = !c.n.cfg.NoChecksums
 	a.req.Keys, a.req.Versions, a.req.Held = a.req.Keys[:0], a.req.Versions[:0], a.req.Held[:0]
-	return a
 }
 
 // run is the ask's goroutine. Its bound is its own, not the caller's: a caller that leaves lets it end by itself.

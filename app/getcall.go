@@ -224,8 +224,15 @@ func (n *Node) endGet(c *getCall) {
 	}
 }
 
-// reset forgets the call and keeps the columns' room. It lets go of everything of the caller's.
+// reset forgets the call and keeps the columns' room. It lets go of everything of the caller's, and of the connections to peers: what is
+// kept is kept for longer than they live.
 func (c *getCall) reset() {
+	for _, b := range c.batches[:c.nbatches] {
+		b.reset()
+	}
+	for _, a := range c.asks[:c.nasks] {
+		a.reset()
+	}
 	c.ctx, c.namespace, c.names, c.ranges, c.regions, c.out = nil, "", nil, nil, nil, nil
 	c.space, c.session, c.sessionID, c.first, c.mayInstall, c.awaiting, c.abandoned = 0, nil, 0, false, false, false, false
 	c.moved = [ports.NumSources]uint64{}

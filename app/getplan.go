@@ -210,7 +210,7 @@ func (c *getCall) batchTo(to *conn) *getBatch {
 	}
 	b := c.batches[c.nbatches]
 	c.nbatches++
-	b.begin(to)
+	b.conn, b.into = to, anywhere
 	return b
 }
 

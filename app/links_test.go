@@ -2,10 +2,12 @@ package app_test
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -230,4 +232,68 @@ func TestALostLinkOfAPeerThatStartedAnewBelongsToTheOldStart(t *testing.T) {
 		a.put(objectSize, "l")
 		b.mustGet(ports.FromSlot, part("l", 0, 1_000))
 	})
+}
+
+// rememberedLinks is a transport that knows its links by pointers that do not keep them.
+type rememberedLinks struct {
+	ports.Transport
+	links []weak.Pointer[rememberedLink]
+}
+
+type rememberedLink struct{ ports.Link }
+
+type rememberedPending struct {
+	ports.PendingLink
+	t *rememberedLinks
+}
+
+func (r *rememberedLinks) Offer(ctx context.Context, to ports.PeerID) (ports.PendingLink, error) {
+	p, err := r.Transport.Offer(ctx, to)
+	return &rememberedPending{p, r}, err
+}
+
+func (p *rememberedPending) Link(ctx context.Context, answer []byte) (ports.Link, error) {
+	l, err := p.PendingLink.Link(ctx, answer)
+	if err != nil {
+		return nil, err
+	}
+	kept := &rememberedLink{l}
+	p.t.links = append(p.t.links, weak.Make(kept))
+	return kept, nil
+}
+
+// TestLinksThatEndedAreForgotten: what is kept of calls and pulls for the next ones keeps no link, which has buffers and, over RDMA, queue
+// pairs.
+func TestLinksThatEndedAreForgotten(t *testing.T) {
+	for name, p := range map[string]place{"slots and the pull": {}, "slots": {Config: noPull}, "the arena": {noMedium: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				var all *rememberedLinks
+				p.ports = func(p *app.Ports) {
+					all = &rememberedLinks{Transport: p.Transports[0]}
+					p.Transports[0] = all
+				}
+				a, b := w.pair(place{}, p)
+				for range 3 {
+					a.put(objectSize, "k", "l")
+					b.get(part("k", 0, 1_000), whole("l", objectSize))
+					w.settle()
+					w.pass(400 * time.Millisecond) // most of the lease
+					b.get(part("k", 2_000, 1_000))
+					b.putTo(t.Context(), "a", 0, objectSize, 2, "m")
+					a.restart()
+					require.NoError(t, b.Clear(t.Context()))
+					w.pass(3 * time.Second)
+				}
+				a.stop()
+				b.putTo(t.Context(), "a", 0, objectSize, 1, "n") // whoever needs the link first finds that it has ended
+				w.pass(3 * time.Second)
+				runtime.GC()
+				require.GreaterOrEqual(t, len(all.links), 3)
+				for i, l := range all.links {
+					require.Nil(t, l.Value(), "link %d of %d", i, len(all.links))
+				}
+			})
+		})
+	}
 }

@@ -41,18 +41,16 @@ const withdrawn = math.MaxUint64
 // errWithdrawn is an op that was taken back before it was on a link.
 var errWithdrawn = fmt.Errorf("withdrawn before it was sent: %w", ports.ErrCancelled)
 
-// begin makes the batch a new one, to a peer. All ops of the one before have completed; but the call that submitted the last of
+// reset forgets what the batch was and keeps its columns' room. All of its ops have completed; but the call that submitted the last of
 // them, which may be another's, may not have returned from that.
-func (b *getBatch) begin(to *conn) {
-	if b.conn != nil {
-		b.conn.order.mu.Lock()
-		defer b.conn.order.mu.Unlock()
-	}
+func (b *getBatch) reset() {
+	b.conn.order.mu.Lock()
+	defer b.conn.order.mu.Unlock()
 	clear(b.Segments)
 	clear(b.parts)
 	clear(b.ways)
-	b.conn, b.Ops, b.Segments = to, b.Ops[:0], b.Segments[:0]
-	b.bytes, b.next, b.parts, b.ways, b.into = b.bytes[:0], 0, b.parts[:0], b.ways[:0], anywhere
+	b.conn, b.Ops, b.Segments = nil, b.Ops[:0], b.Segments[:0]
+	b.bytes, b.next, b.parts, b.ways = b.bytes[:0], 0, b.parts[:0], b.ways[:0]
 }
 
 // add lets a batch wait for its turn. Its columns are borrowed until the last of its ops has completed.

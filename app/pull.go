@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -190,7 +191,7 @@ func (p *puller) passLocked(now domain.Instant) {
 		for i := 0; i < len(p.active); i++ {
 			j := p.active[i]
 			if !p.stepLocked(j, now) {
-				p.active = append(p.active[:i], p.active[i+1:]...)
+				p.active = slices.Delete(p.active, i, i+1)
 				i--
 				continue
 			}
@@ -311,9 +312,14 @@ func (p *puller) batchTo(c *conn) *pullBatch {
 		free = &pullBatch{}
 		p.batches = append(p.batches, free)
 	}
-	clear(free.Segments)
-	free.conn, free.sent, free.Ops, free.Segments = c, false, free.Ops[:0], free.Segments[:0]
+	free.conn, free.sent = c, false
 	return free
+}
+
+// reset forgets what the batch was and keeps its columns' room. All of its ops have completed.
+func (b *pullBatch) reset() {
+	clear(b.Segments)
+	b.conn, b.by, b.Ops, b.Segments = nil, nil, b.Ops[:0], b.Segments[:0]
 }
 
 // send submits this pass's batches and asks, without the lock.
@@ -353,7 +359,9 @@ func (p *puller) landedLocked(i uint32, done ports.Completion, now domain.Instan
 	o := p.ops[i]
 	p.ops[i] = pullOp{}
 	p.freeOps = append(p.freeOps, i)
-	o.batch.left--
+	if o.batch.left--; o.batch.left == 0 {
+		o.batch.reset()
+	}
 	if p.inFlight[o.conn] -= o.bytes; p.inFlight[o.conn] == 0 {
 		delete(p.inFlight, o.conn)
 	}

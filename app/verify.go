@@ -182,7 +182,7 @@ func (n *Node) finishFills() {
 			return
 		}
 		w := n.mu.complete[last]
-		n.mu.complete = n.mu.complete[:last]
+		n.mu.complete = slices.Delete(n.mu.complete, last, last+1)
 		left := w.f.verified.AppendMissing(nil, domain.Run{Len: w.layout.Size})
 		n.mu.Unlock()
 

@@ -103,6 +103,17 @@ func newLane(l *Link, s *socket) *lane {
 	return c
 }
 
+// free lets go of the buffers: a link that has ended may be remembered for longer than it lived. Precondition: both goroutines have ended.
+func (c *lane) free() {
+	c.in.Lock()
+	c.in.place = vec{}
+	c.in.Unlock()
+	c.out.Lock()
+	c.out.vec = vec{}
+	c.out.Unlock()
+	c.buf, c.ahead, c.frames, c.landing, c.leaving = nil, vec{}, nil, staging{}, staging{}
+}
+
 // flight i of those that have no response yet.
 func (c *lane) flight(i int) *flight { return &c.ring[(c.first+i)%maxFlights] }
 

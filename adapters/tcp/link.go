@@ -394,6 +394,9 @@ func (l *Link) keepTime() {
 				c.sock.close() // not under mu: it waits for steps, which may want that
 			}
 			l.wg.Wait()
+			for _, c := range l.lanes {
+				c.free()
+			}
 			l.t.forget(l)
 			close(l.done)
 			return

@@ -6,10 +6,12 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -397,6 +399,22 @@ func TestCutsAnywhereNeverShowWrongBytes(t *testing.T) {
 			require.NotZero(t, fine, "some were let through")
 		})
 	}
+}
+
+// TestALinkThatEndedKeepsNoBuffers: who still has the link has not the half of a megabyte that it worked with.
+func TestALinkThatEndedKeepsNoBuffers(t *testing.T) {
+	owner, _ := exposing(t, Config{})
+	l := dial(t, listen(t, "asker", Config{}), owner)
+	var buffers []weak.Pointer[byte]
+	for _, c := range l.lanes {
+		buffers = append(buffers, weak.Make(&c.buf[0]), weak.Make(&c.frames[0]))
+	}
+	require.NoError(t, l.Close())
+	runtime.GC()
+	for _, b := range buffers {
+		require.Nil(t, b.Value())
+	}
+	runtime.KeepAlive(l)
 }
 
 // mixed submits reads and writes, and counts those that were a success. Page 63 is written.
