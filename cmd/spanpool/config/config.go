@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -92,10 +93,16 @@ const prefix = "SPANPOOL_"
 // fileVariable names the file where --config does not.
 const fileVariable = prefix + "CONFIG"
 
-// others are the variables with the prefix that are no settings: the file's, and those of the tests.
-var others = []string{fileVariable, "SPANPOOL_REQUIRE"}
+// others are the variables with the prefix that are no settings: the file's, those of spanpool.umbp, which may share a shell or a
+// container with the daemon, and those of the tests.
+var others = []string{fileVariable, "SPANPOOL_NAMESPACE", "SPANPOOL_EXISTS_TIMEOUT", "SPANPOOL_CALL_TIMEOUT", "SPANPOOL_QUIET_TIMEOUT",
+	"SPANPOOL_REQUIRE", "SPANPOOL_RDMA_DEVICES"}
 
 const testsPrefix = prefix + "E2E_"
+
+// ofService matches what Kubernetes sets in every container for a service that is called spanpool, or spanpool-something.
+var ofService = regexp.MustCompile(
+	`^SPANPOOL_([A-Z0-9_]+_)?(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|PORT=(tcp|udp|sctp)://|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=)`)
 
 func variable(environ []string, name string) string {
 	for _, e := range environ {
@@ -221,7 +228,7 @@ func loadEnvironment(environ []string, from map[string]origin) error {
 	var errs []error
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, prefix) || strings.HasPrefix(name, testsPrefix) || slices.Contains(others, name) {
+		if !strings.HasPrefix(name, prefix) || strings.HasPrefix(name, testsPrefix) || slices.Contains(others, name) || ofService.MatchString(e) {
 			continue
 		}
 		key, known := byVariable[name]

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,37 @@ func TestUnknownKeysAreErrorsThatNameThem(t *testing.T) {
 	require.ErrorContains(t, err, "f.yaml")
 	_, err = load(t, nil, "--config", "/nowhere/f.yaml")
 	require.ErrorContains(t, err, "/nowhere/f.yaml")
+}
+
+// TestVariablesOfOthersAreNoSettings: an engine's, which may share the daemon's container, and those that Kubernetes sets there for a
+// service that is called spanpool. What only looks like them is still a mistake.
+func TestVariablesOfOthersAreNoSettings(t *testing.T) {
+	files, err := filepath.Glob("../../../python/spanpool/*.py")
+	require.NoError(t, err)
+	var engines []string
+	for _, f := range files {
+		source, err := os.ReadFile(f)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`"(SPANPOOL_[A-Z_]+)"`).FindAllStringSubmatch(string(source), -1) {
+			if m[1] != variableOf("socket") { // of both
+				engines = append(engines, m[1]+"=5")
+			}
+		}
+	}
+	require.GreaterOrEqual(t, len(engines), 4)
+	_, err = load(t, engines)
+	require.NoError(t, err)
+	_, err = load(t, []string{"SPANPOOL_SERVICE_HOST=10.0.0.7", "SPANPOOL_SERVICE_PORT=7400", "SPANPOOL_SERVICE_PORT_GRPC=7400",
+		"SPANPOOL_PORT=tcp://10.0.0.7:7400", "SPANPOOL_PORT_7400_TCP=tcp://10.0.0.7:7400", "SPANPOOL_PORT_7400_TCP_PROTO=tcp",
+		"SPANPOOL_PORT_7400_TCP_PORT=7400", "SPANPOOL_PORT_7400_TCP_ADDR=10.0.0.7", "SPANPOOL_PEERS_SERVICE_HOST=10.0.0.7", "SPANPOOL_PEERS_PORT=tcp://10.0.0.7:7400"})
+	require.NoError(t, err)
+	for _, mistake := range []string{"SPANPOOL_LISTEN_PORT=7400", "SPANPOOL_PORT=7400", "SPANPOOL_SERVICE=x", "SPANPOOL_NAMESPACES=x"} {
+		_, err = load(t, []string{mistake})
+		require.ErrorContains(t, err, "no such setting", mistake)
+	}
+	for _, o := range options {
+		require.False(t, ofService.MatchString(variableOf(o.key)+"=tcp://x"), o.key)
+	}
 }
 
 // TestEverythingThatIsWrongIsNamedAtOnce: whoever mends a file does not run the check once a line.
