@@ -400,9 +400,12 @@ func (s *Settings) Print(w io.Writer) error {
 }
 
 // Warnings is what whoever looks at the daemon should know.
-func (s *Settings) Warnings() []string {
+func (s *Settings) Warnings() (all []string) {
 	if s.Insecure && s.Secret == nil && !(loopback(s.Listen) && loopback(s.DataListen)) {
-		return []string{"insecure: it listens beyond loopback without a shared secret; whoever reaches its ports reads and writes the pool"}
+		all = append(all, "insecure: it listens beyond loopback without a shared secret; whoever reaches its ports reads and writes the pool")
 	}
-	return nil
+	if len(s.Peers) > 0 && !slices.ContainsFunc(s.Peers, func(p Peer) bool { return p.ID != s.ID }) {
+		all = append(all, "peers: this node's own id is the only one, and a node leaves itself out; nodes of one pool have a node.id each")
+	}
+	return all
 }

@@ -320,6 +320,15 @@ func TestANodeHasItsHostsNameUnlessToldOtherwise(t *testing.T) {
 	require.Equal(t, origin{host, "host name"}, s.from["node.id"])
 }
 
+// TestAListThatNamesThisNodeAloneIsWarnedOf: nodes that all have their hosts' one name find nobody, and would not say so.
+func TestAListThatNamesThisNodeAloneIsWarnedOf(t *testing.T) {
+	for peers, warnings := range map[string]int{"": 0, "a=h:1": 1, "a=h:1,b=h:2": 0, "b=h:2": 0} {
+		s, err := load(t, nil, "--node-id", "a", "--peers", peers)
+		require.NoError(t, err)
+		require.Len(t, s.Warnings(), warnings, peers)
+	}
+}
+
 func TestSwitchesReachTheNode(t *testing.T) {
 	s, err := load(t, nil, "--ranged-locality-prefetch", "false", "--cache-remote-fetches", "false", "--locality", "off", "--admission", "never",
 		"--checksum", "off")
