@@ -68,7 +68,7 @@ class Case(unittest.TestCase):
 
 class ClientTest(Case):
     def test_a_node_that_is_slow_to_take_a_connection_is_waited_for(self):
-        """The one between passes the first bytes on after 0.5 s, as a node on a busy host does."""
+        """The one between passes the first bytes on after 0.3 s, as a node on a busy host does."""
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as between:
             between.bind(os.path.join(folder, "s"))
             between.listen()
@@ -84,7 +84,7 @@ class ClientTest(Case):
                     back = socket.socket(socket.AF_UNIX)
                     ends.extend((front, back))
                     back.connect(self.node.socket)
-                    time.sleep(0.5)  # what is tested, and no synchronisation
+                    time.sleep(0.3)  # what is tested, and no synchronisation
                     for source, to in ((front, back), (back, front)):
                         threading.Thread(target=forward, args=(source, to), daemon=True).start()
 
