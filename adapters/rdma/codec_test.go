@@ -220,6 +220,7 @@ func TestConfigIsCheckedAndLoweredToTheDevice(t *testing.T) {
 		change(&c)
 		require.ErrorIs(t, c.check(), domain.ErrInvalid, name)
 	}
+	require.ErrorContains(t, Config{Clock: still{}, IdleTimeout: -time.Second}.withDefaults().check(), "idle timeout: -1s, want 0")
 	c := good
 	require.Empty(t, c.clamp(Caps{MaxMRBytes: 1 << 50, MaxMsg: 1 << 30, MaxQPWR: 1 << 15, MaxSGE: 32, MaxCQE: 1 << 20, MaxReadsAsTarget: 16, MaxReadsAsInitiator: 128}))
 	c.SendDepth = 8192 // what a field report had refused with EINVAL

@@ -44,6 +44,10 @@ type Config struct {
 	// DMABuf names device memory for the adapter: a file, which it closes when the memory is registered, and the region's offset in it.
 	// nil: ops do not name device memory.
 	DMABuf func(ports.DeviceRegion) (f *os.File, off uint64, err error)
+
+	// Warn is told once, from a goroutine of its own, that a queue pair cannot be destroyed: memory that it may touch is in use until it can.
+	// nil: nobody is told.
+	Warn func(error)
 }
 
 const (
@@ -113,8 +117,16 @@ func (c Config) check() error {
 	if c.ChunkBytes < 1<<16 || c.ChunkBytes%(1<<16) != 0 {
 		return fmt.Errorf("bytes of a registration: %d, want a multiple of 65536: %w", c.ChunkBytes, domain.ErrInvalid)
 	}
-	if min(c.DialTimeout, c.OpTimeout, c.Keepalive, c.ControlTimeout, c.IdleTimeout) < 0 {
-		return fmt.Errorf("a timeout below 0: %w", domain.ErrInvalid)
+	for _, d := range []struct {
+		what  string
+		value time.Duration
+	}{
+		{"dial timeout", c.DialTimeout}, {"op timeout", c.OpTimeout}, {"keepalive", c.Keepalive}, {"control timeout", c.ControlTimeout},
+		{"idle timeout", c.IdleTimeout},
+	} {
+		if d.value < 0 {
+			return fmt.Errorf("%s: %v, want 0 (the default) or more: %w", d.what, d.value, domain.ErrInvalid)
+		}
 	}
 	if _, err := strconv.ParseUint(c.GID, 10, 8); err != nil && c.GID != "" && c.GID != "ipv4" && c.GID != "ipv6" {
 		return fmt.Errorf("GID %q: want ipv4, ipv6 or an index: %w", c.GID, domain.ErrInvalid)

@@ -32,13 +32,19 @@ type control struct {
 // controlIndex marks a request of the control pair where those of others have their pair's.
 const controlIndex = 0xff
 
-const sendSlot = controlRecv
+// Slots of a link's memory behind those for receives. The goodbye has one of its own, since a request may still be on its way.
+const (
+	sendSlot = controlRecv + iota
+	wordSlot // for the last word that is read after writes, by pair
+	byeSlot
+	numSlots
+)
 
 var errNoAnswer = errors.New("control request was not answered")
 
 func (c *control) open() (err error) {
 	t := c.l.t
-	if c.qp, err = t.pd.CreateQP(c.l.events.cq, c.l.events.cq, controlSend, controlRecv, 1); err != nil {
+	if c.qp, err = t.createQP(c.l.events, controlSend, controlRecv, 1); err != nil {
 		return err
 	}
 	c.psn, c.greeted = newPSN(), make(chan struct{})
@@ -51,13 +57,6 @@ func (c *control) open() (err error) {
 		}
 	}
 	return nil
-}
-
-func (c *control) close() error {
-	if c.qp == nil {
-		return nil
-	}
-	return c.qp.Close()
 }
 
 func (c *control) listen(slot int) error {
@@ -133,7 +132,7 @@ func (c *control) kickLocked(now domain.Instant) {
 func (c *control) reviveLocked(p *pair, now domain.Instant) {
 	p.state = pairReviving
 	if err := p.open(); err != nil {
-		c.l.endLocked(now, ports.ErrReset)
+		c.l.brokenLocked(now)
 		return
 	}
 	c.reviver = p
@@ -143,20 +142,20 @@ func (c *control) reviveLocked(p *pair, now domain.Instant) {
 func (c *control) askLocked(m *message, now domain.Instant) {
 	c.seq++
 	m.seq = c.seq
-	if err := c.post(m); err != nil {
-		c.l.endLocked(now, ports.ErrReset)
+	if err := c.post(m, sendSlot); err != nil {
+		c.l.brokenLocked(now)
 		return
 	}
 	c.busy, c.sent = m.kind, now
 }
 
-func (c *control) post(m *message) error {
+func (c *control) post(m *message, slot int) error {
 	mem := c.l.mem
-	b := m.append(mem.b[sendSlot*messageBytes:][:0])
+	b := m.append(mem.b[slot*messageBytes:][:0])
 	chain := c.l.t.chain()
 	defer chain.Free()
-	chain.Begin(controlIndex<<56|sendSlot, verbs.Send, 0, 0, true)
-	chain.Local(mem.addr+sendSlot*messageBytes, uint32(len(b)), mem.mr.LKey)
+	chain.Begin(controlIndex<<56|uint64(slot), verbs.Send, 0, 0, true)
+	chain.Local(mem.addr+uint64(slot*messageBytes), uint32(len(b)), mem.mr.LKey)
 	_, err := chain.Post(c.qp)
 	return err
 }
@@ -197,8 +196,9 @@ func (c *control) completedLocked(w *verbs.WC, now domain.Instant) {
 		return
 	}
 	m, err := decodeMessage(l.mem.b[slot*messageBytes:][:min(w.Len, messageBytes)])
-	if err == nil {
-		err = c.listen(slot)
+	if err == nil && c.listen(slot) != nil {
+		l.brokenLocked(now)
+		return
 	}
 	if err == nil {
 		err = c.heardLocked(&m, now)
@@ -251,11 +251,13 @@ func (c *control) pongLocked(m *message) error {
 func (c *control) revivedLocked(m *message, now domain.Instant) error {
 	p := c.reviver
 	if m.refused {
+		c.l.t.counts.note(EventReviveRefused)
 		c.l.endLocked(now, ports.ErrReset)
 		return nil
 	}
-	if err := c.l.connect(p.qp, p.psn, m.end); err != nil {
-		return err
+	if c.l.connect(p.qp, p.psn, m.end) != nil {
+		c.l.brokenLocked(now)
+		return nil
 	}
 	p.state = pairUp
 	c.l.mu.stamp++
@@ -323,12 +325,12 @@ const byeBound = 50 * time.Millisecond
 func (c *control) bye() {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
-	if c.silent || c.post(&message{kind: kindBye}) != nil {
+	if c.silent || c.post(&message{kind: kindBye}, byeSlot) != nil {
 		return
 	}
 	var one [1]verbs.WC
 	for end := time.Now().Add(byeBound); time.Now().Before(end); {
-		if n, err := c.l.events.cq.Poll(one[:]); err != nil || n == 1 && one[0].ID == controlIndex<<56|sendSlot {
+		if n, err := c.l.events.cq.Poll(one[:]); err != nil || n == 1 && one[0].ID == controlIndex<<56|byeSlot {
 			return
 		} else if n == 0 && c.l.events.cq.Arm() == nil {
 			if n, _ = c.l.events.cq.Poll(one[:]); n == 1 {

@@ -41,6 +41,10 @@ var past = time.Unix(1, 0)
 
 // Answer lets one link of that start of a peer in. Another start of the same peer ends what was made for the one before.
 func (t *Transport) Answer(_ context.Context, from ports.Peer, offered []byte) ([]byte, error) {
+	if err := t.enter(); err != nil {
+		return nil, fail("answer", from.ID, err)
+	}
+	defer t.wg.Done()
 	o, err := decodeOffer(offered)
 	if err != nil {
 		return nil, fail("answer", from.ID, err)
@@ -57,7 +61,7 @@ func (t *Transport) Answer(_ context.Context, from ports.Peer, offered []byte) (
 	}
 	a := answer{nonce: o.nonce, start: t.start, at: t.portAddr(), chosen: uint8(theirs), gid: t.gids[ours].raw}
 	if a.pairs, err = in.open(o.pairs); err != nil {
-		t.forget(in)
+		t.forget(in, EventUnanswered)
 		return nil, fail("answer", from.ID, err)
 	}
 	t.mu.Lock()
@@ -83,7 +87,7 @@ func (t *Transport) dropOtherStarts(from ports.Peer) {
 	}
 	t.mu.Unlock()
 	for p := range old {
-		t.Drop(p)
+		t.drop(p)
 	}
 }
 
@@ -117,7 +121,7 @@ func (in *inbound) open(to []end) (ours []end, err error) {
 	if in.mem, err = mapMemory(in.t.pd, (controlRecv+controlSend)*messageBytes, verbs.LocalWrite); err != nil {
 		return nil, err
 	}
-	if in.mu.ctl, err = in.t.pd.CreateQP(in.t.inbox.cq, in.t.inbox.cq, controlSend, controlRecv, 1); err != nil {
+	if in.mu.ctl, err = in.t.createQP(in.t.inbox, controlSend, controlRecv, 1); err != nil {
 		return nil, err
 	}
 	if err := in.mu.ctl.ToInit(in.t.port, 0); err != nil {
@@ -150,7 +154,7 @@ func (in *inbound) connectLocked(i int, to end) (end, error) {
 	if i >= in.reads {
 		access |= verbs.RemoteWrite
 	}
-	qp, err := in.t.pd.CreateQP(in.t.inbox.cq, in.t.inbox.cq, 1, 1, 1)
+	qp, err := in.t.createQP(in.t.inbox, 1, 1, 1)
 	if err != nil {
 		return end{}, err
 	}
@@ -174,22 +178,16 @@ func (in *inbound) listenLocked(slot int) error {
 func (in *inbound) fence() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.mu.gone {
-		return nil
-	}
 	destroyed := false
-	for i, q := range in.mu.pairs[in.reads:] {
-		if q == nil {
-			continue
-		}
-		_ = q.Fail() // destroying it is what counts
-		if err := q.Close(); err != nil {
+	for i := in.reads; i < len(in.mu.pairs); i++ { // none where Answer has not come so far
+		q := &in.mu.pairs[i]
+		destroyed = destroyed || *q != nil
+		if err := ruin(q); err != nil {
+			in.t.undestroyed(err)
 			return fmt.Errorf("fence link %d: %w", in.id, err)
 		}
-		in.mu.pairs[in.reads+i] = nil
-		destroyed = true
 	}
-	if destroyed {
+	if destroyed && !in.mu.gone {
 		in.t.counts.note(EventFenced)
 		_ = in.sendLocked(&message{kind: kindFenced}) // without it the writer finds out by its retries
 	}
@@ -218,25 +216,45 @@ func (in *inbound) sendLocked(m *message) error {
 // chain makes room for one message. Control is rare enough to allocate.
 func (t *Transport) chain() *verbs.Chain { return verbs.NewChain(1, 1) }
 
-// forget ends a link of a peer: when it returns, the peer reaches nothing by it. Twice is allowed.
-func (t *Transport) forget(in *inbound) {
+// forget ends a link of a peer: when it returns nil, the peer reaches nothing by it. One that cannot be destroyed stays in the table, so
+// that no revoke takes it for quiet, and is tried again by sweep. Twice is allowed; the first time is counted.
+func (t *Transport) forget(in *inbound, why Event) error {
 	in.mu.Lock()
 	if !in.mu.gone {
 		in.mu.gone = true
-		for _, q := range append(in.mu.pairs, in.mu.ctl) {
-			if q != nil {
-				_ = q.Fail()
-				_ = q.Close() // one that stays keeps the protection domain, of which Close tells
-			}
-		}
-		if in.mem != nil {
-			_ = in.mem.close() // likewise
-		}
+		t.counts.note(why)
 	}
+	err := in.ruinLocked()
 	in.mu.Unlock()
+	if err != nil {
+		t.undestroyed(err)
+		return err
+	}
 	t.mu.Lock() // after that: who does not find it in the table takes it for quiet
 	delete(t.mu.inbound, in.id)
 	t.mu.Unlock()
+	return nil
+}
+
+func (in *inbound) ruinLocked() error {
+	errs := []error{ruin(&in.mu.ctl)}
+	for i := range in.mu.pairs {
+		errs = append(errs, ruin(&in.mu.pairs[i]))
+	}
+	err := errors.Join(errs...)
+	if err == nil && in.mem != nil {
+		_ = in.mem.close() // what stays keeps the protection domain, of which Close tells
+		in.mem = nil
+	}
+	return err
+}
+
+// ruin has a queue pair answer nothing, and destroys it.
+func ruin(q **verbs.QP) error {
+	if *q != nil {
+		_ = (*q).Fail() // destroying it is what counts
+	}
+	return destroy(q)
 }
 
 // serve answers control messages and forgets links that are silent, until the transport is closed.
@@ -244,7 +262,7 @@ func (t *Transport) serve() {
 	wcs := make([]verbs.WC, pollBatch)
 	sweep := time.Now()
 	for {
-		n := t.take(wcs)
+		n, err := t.take(wcs)
 		if now := time.Now(); now.After(sweep) {
 			t.sweep()
 			sweep = now.Add(t.cfg.IdleTimeout / 4)
@@ -252,26 +270,28 @@ func (t *Transport) serve() {
 		if n > 0 {
 			continue
 		}
-		if t.inbox.cq.Arm() != nil {
-			return
+		until := sweep
+		if err = errors.Join(err, t.inbox.cq.Arm()); err != nil {
+			t.counts.note(EventCallFailed)
+			until = time.Now().Add(deafPause)
 		}
-		t.inbox.until(sweep)
+		t.inbox.until(until)
 		select {
 		case <-t.stop:
 			return
 		default:
 		}
-		if t.take(wcs) == 0 {
+		if n, _ := t.take(wcs); n == 0 {
 			t.inbox.wait()
 		}
 	}
 }
 
-func (t *Transport) take(wcs []verbs.WC) int {
+// deafPause is when completions are looked for again where the device could not be asked to tell of them. Askers wait longer.
+const deafPause = 100 * time.Millisecond
+
+func (t *Transport) take(wcs []verbs.WC) (int, error) {
 	n, err := t.inbox.cq.Poll(wcs)
-	if err != nil {
-		return 0
-	}
 	for i := range wcs[:n] {
 		w := &wcs[i]
 		t.mu.Lock()
@@ -280,11 +300,15 @@ func (t *Transport) take(wcs []verbs.WC) int {
 		if in == nil {
 			continue
 		}
-		if w.Status != 0 || !in.completed(int(w.ID&0xff), w.Len) {
-			t.forget(in)
+		why, over := EventControlFailed, true
+		if w.Status == 0 {
+			why, over = in.completed(int(w.ID&0xff), w.Len)
+		}
+		if over {
+			_ = t.forget(in, why) // it is tried again
 		}
 	}
-	return n
+	return n, err
 }
 
 func (t *Transport) sweep() {
@@ -298,24 +322,25 @@ func (t *Transport) sweep() {
 	}
 	t.mu.Unlock()
 	for _, in := range silent {
-		t.counts.note(EventForgotten)
-		t.forget(in)
+		_ = t.forget(in, EventForgotten) // likewise
 	}
 }
 
-// completed handles a slot's completion; false ends the link.
-func (in *inbound) completed(slot int, n uint32) bool {
+// completed handles a slot's completion, and says whether that ends the link, and why.
+func (in *inbound) completed(slot int, n uint32) (why Event, over bool) {
 	if slot >= controlRecv {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		in.mu.busy &^= 1 << (slot - controlRecv)
-		return true
+		return 0, false
 	}
 	in.saw()
 	m, err := in.receive(slot, n)
+	if errors.Is(err, errFormat) {
+		return EventGarbage, true
+	}
 	if err != nil {
-		in.t.counts.note(EventGarbage)
-		return false
+		return EventControlFailed, true
 	}
 	var reply *message
 	switch m.kind {
@@ -325,13 +350,14 @@ func (in *inbound) completed(slot int, n uint32) bool {
 		reply = in.t.openGrant(in, &m)
 	case kindRevive:
 		reply = in.revive(&m)
-	}
-	if reply == nil { // bye, or what only owners say
-		return false
+	case kindBye:
+		return EventGoodbye, true
+	default: // what only owners say
+		return EventGarbage, true
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return !in.mu.gone && in.sendLocked(reply) == nil
+	return EventControlFailed, in.mu.gone || in.sendLocked(reply) != nil
 }
 
 // receive takes a message out of its slot and gives the slot back.
@@ -369,12 +395,9 @@ func (in *inbound) revive(m *message) *message {
 	if in.mu.gone || int(m.pair) >= len(in.mu.pairs) {
 		return reply
 	}
-	if q := in.mu.pairs[m.pair]; q != nil {
-		_ = q.Fail()
-		if q.Close() != nil {
-			return reply
-		}
-		in.mu.pairs[m.pair] = nil
+	if err := ruin(&in.mu.pairs[m.pair]); err != nil {
+		in.t.undestroyed(err)
+		return reply
 	}
 	made, err := in.connectLocked(int(m.pair), m.end)
 	if err != nil {

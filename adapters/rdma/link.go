@@ -75,7 +75,6 @@ type op struct {
 	at     int             // segs before it are posted
 	off    uint64          // bytes of segs[at] that are posted
 	flying int             // requests that are posted
-	on     uint64          // bit i: requests are on pair i
 	grant  *opening        // writes: what it may write; nil: to be opened
 	pair   *pair           // writes: the one that carries it, from the first request on
 	tries  int             // how often it was begun again
@@ -115,7 +114,7 @@ func (l *Link) acquire() (err error) {
 	if l.events, err = openEvents(t.ctx, n*t.cfg.SendDepth+controlRecv+controlSend); err != nil {
 		return err
 	}
-	if l.mem, err = mapMemory(t.pd, (controlRecv+2)*messageBytes, verbs.LocalWrite); err != nil {
+	if l.mem, err = mapMemory(t.pd, numSlots*messageBytes, verbs.LocalWrite); err != nil {
 		return err
 	}
 	l.mu.chain = verbs.NewChain(t.cfg.SendDepth, t.cfg.MaxSGE)
@@ -124,7 +123,7 @@ func (l *Link) acquire() (err error) {
 		return err
 	}
 	for i := range n {
-		p := &pair{l: l, index: i, writes: i >= t.cfg.ReadPairs, ring: make([]request, t.cfg.SendDepth)}
+		p := newPair(l, i)
 		l.pairs = append(l.pairs, p)
 		if err := p.open(); err != nil {
 			return err
@@ -137,10 +136,10 @@ func (l *Link) acquire() (err error) {
 func (l *Link) free() error {
 	var errs []error
 	for _, p := range l.pairs {
-		errs = append(errs, p.close())
+		errs = append(errs, destroy(&p.qp))
 	}
 	if l.ctl != nil {
-		errs = append(errs, l.ctl.close())
+		errs = append(errs, destroy(&l.ctl.qp))
 	}
 	if l.mu.chain != nil {
 		l.mu.chain.Free()
@@ -342,7 +341,7 @@ func (l *Link) settleLocked(o *op, now domain.Instant) {
 		l.finishLocked(o, now, nil)
 	case !o.blame && !o.stop && l.mu.dead == nil && o.until > now && o.again():
 		l.t.counts.note([]Event{EventReadRetried, EventWriteReopened}[o.dir])
-		o.grant, o.on = nil, 0
+		o.grant = nil
 		l.beginLocked(o)
 	default:
 		l.finishLocked(o, now, o.err)
@@ -437,7 +436,16 @@ func (l *Link) endLocked(now domain.Instant, why error) {
 	l.wakeLocked()
 }
 
-// flushBound is how long a failed pair may take to flush before it is destroyed with what it holds. Devices do it within milliseconds.
+// brokenLocked ends a link that cannot go on since a call to the device failed.
+func (l *Link) brokenLocked(now domain.Instant) {
+	if l.mu.dead == nil {
+		l.t.counts.note(EventCallFailed)
+		l.endLocked(now, ports.ErrReset)
+	}
+}
+
+// flushBound is how long a failed pair may take to flush before it is destroyed with what it holds, and how long one that cannot be
+// destroyed is left before it is tried again. Devices flush within milliseconds.
 const flushBound = time.Second
 
 // flushLook is how long a dead link sleeps at most.
@@ -453,7 +461,7 @@ func (l *Link) run() {
 		now := l.t.cfg.Clock.Now()
 		l.mu.until = 0
 		if err != nil {
-			l.endLocked(now, ports.ErrReset)
+			l.brokenLocked(now)
 		}
 		for i := range wcs[:n] {
 			l.completedLocked(&wcs[i], now)
@@ -484,12 +492,12 @@ const pollSpins = 8
 // sleep waits for an event or for that instant. Between arming and sleeping it looks once more, since what came before the arming tells
 // of no event.
 func (l *Link) sleep(next domain.Instant) {
-	if l.events.cq.Arm() != nil {
-		l.end(ports.ErrReset)
-		return
-	}
+	err := l.events.cq.Arm()
 	l.mu.Lock()
 	now := l.t.cfg.Clock.Now()
+	if err != nil {
+		l.brokenLocked(now)
+	}
 	if l.mu.earliest != 0 && l.mu.earliest < next {
 		next = l.mu.earliest
 	}
@@ -537,12 +545,10 @@ func (l *Link) tickLocked(now domain.Instant) (next domain.Instant) {
 	}
 	for _, p := range l.pairs {
 		if p.state == pairFailing {
-			if p.head != p.tail && now >= p.since.Add(flushBound) {
-				l.t.counts.note(EventUnflushed)
-				p.abandonLocked(now)
-			} else {
-				soon(p.since.Add(flushBound))
+			if now >= p.since.Add(flushBound) {
+				p.downLocked(now)
 			}
+			soon(p.since.Add(flushBound)) // of one that was destroyed: a look too many
 		}
 	}
 	if l.mu.dead == nil {
@@ -567,16 +573,13 @@ func (l *Link) expireLocked(now domain.Instant) {
 				l.mu.earliest = o.until
 			}
 		default:
-			on := o.on
 			if o.flying > 0 {
 				l.t.counts.note(EventDeadline)
-			} else {
-				on = 0
 			}
 			o.stop, o.late = true, true
 			l.failLocked(o, now, ports.ErrTimeout, true)
 			for _, p := range l.pairs {
-				if on>>p.index&1 != 0 {
+				if p.carries(o) {
 					p.failLocked(now)
 				}
 			}

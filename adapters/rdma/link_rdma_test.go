@@ -280,7 +280,8 @@ func TestPairsForReadsTakeNoWrites(t *testing.T) {
 	l.mu.Lock()
 	l.pairs[0].writes, l.pairs[l.t.cfg.ReadPairs].writes = true, false
 	l.mu.Unlock()
-	require.Error(t, do(t, l, c.op(1, ports.Write, token, c.piece(3*page, 0, page))))
+	require.ErrorIs(t, do(t, l, c.op(1, ports.Write, token, c.piece(3*page, 0, page))), statusRemInvalid)
+	require.EqualValues(t, 1, c.asker.rdma().Stats().Completions[statusRemInvalid])
 	require.Equal(t, -1, content.Check(c.mem.Bytes(), 0, 0))
 }
 
@@ -457,7 +458,7 @@ func TestGarbageOverControlEndsThatLink(t *testing.T) {
 	c := newCouple(t, slow())
 	l, other := dial(t, c.asker, c.owner), dial(t, c.asker, c.owner)
 	l.mu.Lock()
-	err := l.ctl.post(&message{kind: 99})
+	err := l.ctl.post(&message{kind: 99}, sendSlot)
 	l.mu.Unlock()
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return c.owner.events(EventGarbage) == 1 && c.owner.rdma().Stats().Inbound == 1 }, patience, 10*time.Millisecond)

@@ -4,6 +4,8 @@ package rdma
 
 import (
 	"fmt"
+	"math/bits"
+	"slices"
 
 	"github.com/spanpool/spanpool/adapters/rdma/internal/verbs"
 	"github.com/spanpool/spanpool/domain"
@@ -23,9 +25,10 @@ type pair struct {
 	state  pairState
 	since  domain.Instant // when it failed
 	born   uint64         // Link.mu.stamp: what was opened before it came up is to be opened again
-	ring   []request
-	head   uint32 // the next one to post is ring[head]
-	tail   uint32 // requests before it are retired
+	depth  int            // requests that may be posted
+	ring   []request      // of a power of two, so that places go on where their numbers wrap
+	head   uint32         // the next one to post
+	tail   uint32         // requests before it are retired
 }
 
 // request is what a slot of a ring stands for.
@@ -43,33 +46,60 @@ const (
 	pairReviving
 )
 
+func newPair(l *Link, index int) *pair {
+	depth := l.t.cfg.SendDepth
+	return &pair{l: l, index: index, writes: index >= l.t.cfg.ReadPairs, depth: depth, ring: make([]request, 1<<bits.Len(uint(depth-1)))}
+}
+
 // open makes the queue pair; it is connected later.
 func (p *pair) open() (err error) {
 	t := p.l.t
-	if p.qp, err = t.pd.CreateQP(p.l.events.cq, p.l.events.cq, len(p.ring), 1, t.cfg.MaxSGE); err != nil {
-		return fmt.Errorf("queue pair of %d requests of %d scatter entries: %w", len(p.ring), t.cfg.MaxSGE, err)
+	if p.qp, err = t.createQP(p.l.events, p.depth, 1, t.cfg.MaxSGE); err != nil {
+		return err
 	}
 	p.psn = newPSN()
 	return p.qp.ToInit(t.port, 0)
 }
 
-func (p *pair) close() error {
-	if p.qp == nil {
-		return nil
+// createQP says which sizes a device refused.
+func (t *Transport) createQP(e *events, sends, recvs, sges int) (*verbs.QP, error) {
+	q, err := t.pd.CreateQP(e.cq, e.cq, sends, recvs, sges)
+	if err != nil {
+		return nil, fmt.Errorf("queue pair of %d sends of %d scatter entries and %d receives: %w", sends, sges, recvs, err)
 	}
-	q := p.qp
-	p.qp = nil
-	return q.Close()
+	return q, nil
 }
 
-func (p *pair) room() int { return len(p.ring) - int(p.head-p.tail) }
+// destroy leaves a queue pair that cannot be destroyed where it is.
+func destroy(q **verbs.QP) error {
+	if *q == nil {
+		return nil
+	}
+	err := (*q).Close()
+	if err == nil {
+		*q = nil
+	}
+	return err
+}
+
+func (p *pair) room() int { return p.depth - int(p.head-p.tail) }
 
 // A request is named by its pair, the pair's epoch and its place in the ring.
 func (p *pair) wr() uint64 {
 	return uint64(p.index)<<56 | uint64(p.epoch&(1<<24-1))<<32 | uint64(p.head)
 }
 
-func (p *pair) at(pos uint32) *request { return &p.ring[pos%uint32(len(p.ring))] }
+func (p *pair) at(pos uint32) *request { return &p.ring[pos&uint32(len(p.ring)-1)] }
+
+// carries reports whether a request of an op is posted.
+func (p *pair) carries(o *op) bool {
+	for pos := p.tail; pos != p.head; pos++ {
+		if p.at(pos).op == o {
+			return true
+		}
+	}
+	return false
+}
 
 // postLocked posts as much of the queues as there is room for, and has the next thing asked for.
 func (l *Link) postLocked(now domain.Instant) {
@@ -223,7 +253,6 @@ func (p *pair) noteLocked(o *op, bytes uint32) {
 	*p.at(p.head) = request{o, bytes}
 	p.head++
 	o.flying++
-	o.on |= 1 << p.index
 }
 
 // readBehindLocked reads the last byte that an op wrote, behind it: when that is here, the writes are where readers see them.
@@ -237,7 +266,7 @@ func (p *pair) readBehindLocked(o *op) {
 		b, off := l.remote[s.Remote], s.RemoteOff+s.Len-1
 		key, _, _ := o.keyFor(b, off) // it was written by that key
 		l.mu.chain.Begin(p.wr(), verbs.Read, b.base+off, key, true)
-		l.mu.chain.Local(l.mem.addr+uint64((controlRecv+1)*messageBytes+p.index), 1, l.mem.mr.LKey)
+		l.mu.chain.Local(l.mem.addr+uint64(wordSlot*messageBytes+p.index), 1, l.mem.mr.LKey)
 		p.noteLocked(o, 0)
 		return
 	}
@@ -254,18 +283,20 @@ func (p *pair) sendLocked(now domain.Instant) {
 	if err == nil {
 		return
 	}
-	var ops []*op
+	refused := p.at(p.head - uint32(n-taken)).op
+	var behind []*op
 	for range n - taken {
 		p.head--
 		o := p.at(p.head).op
 		o.flying--
-		ops = append(ops, o)
+		if o != refused && !slices.Contains(behind, o) {
+			behind = append(behind, o)
+		}
 	}
 	p.failLocked(now)
-	for _, o := range ops {
-		if o.live {
-			p.l.failLocked(o, now, err, true)
-		}
+	p.l.failLocked(refused, now, err, true)
+	for _, o := range behind {
+		p.l.failLocked(o, now, StatusFlushed, false)
 	}
 }
 
@@ -282,21 +313,22 @@ func (p *pair) failLocked(now domain.Instant) {
 	}
 }
 
-// abandonLocked destroys a pair that does not flush: then the device works on nothing of it either.
-func (p *pair) abandonLocked(now domain.Instant) {
-	_ = p.close() // what stays keeps the protection domain, of which the transport's Close tells
+// downLocked destroys the pair, so that the device works on nothing of it, flushed or not, and has a successor asked for. One that cannot be
+// destroyed stays as it is and is tried again: the device may still write to what its requests name, which is not given back.
+func (p *pair) downLocked(now domain.Instant) {
+	if err := destroy(&p.qp); err != nil {
+		p.since = now
+		p.l.t.undestroyed(err)
+		return
+	}
 	p.epoch++
+	p.state = pairDown
+	if p.tail != p.head {
+		p.l.t.counts.note(EventUnflushed)
+	}
 	for p.tail != p.head {
 		p.retireLocked(now, StatusFlushed)
 	}
-	p.downLocked(now)
-}
-
-// downLocked has a successor asked for.
-func (p *pair) downLocked(now domain.Instant) {
-	_ = p.close() // likewise
-	p.epoch++
-	p.state = pairDown
 	if !p.writes {
 		p.l.ctl.kickLocked(now)
 		return

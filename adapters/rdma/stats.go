@@ -18,12 +18,20 @@ const (
 	EventGarbage                    // a control message that makes no sense
 	EventTooMany                    // a link of a peer was refused since there were too many
 	EventForgotten                  // a link of a peer that asked nothing for too long
+	EventGoodbye                    // a link of a peer that its asker ended
+	EventDropped                    // a link of a peer that ended with that start of it, or with the transport
+	EventControlFailed              // a link of a peer whose control pair failed
+	EventUnanswered                 // a link of a peer that was refused since its pairs were not made
+	EventReviveRefused              // a link ended since the owner made no successor of a pair
+	EventCallFailed                 // a call to the device failed: a link ended by it, or peers' control waits until it is tried again
+	EventUndestroyed                // a queue pair was not destroyed: what it may touch is not given back until it is, which is tried again
 	NumEvents
 )
 
 func (e Event) String() string {
 	return [NumEvents]string{"clamped", "register_failed", "pair_failed", "pair_revived", "read_retried", "write_reopened", "fenced", "deadline",
-		"unflushed", "silent", "garbage", "too_many", "forgotten"}[e]
+		"unflushed", "silent", "garbage", "too_many", "forgotten", "goodbye", "dropped", "control_failed", "unanswered", "revive_refused",
+		"call_failed", "undestroyed"}[e]
 }
 
 // NumStatuses is the length of Stats.Completions.

@@ -8,20 +8,37 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// counts is what the tests saw transports count.
+var counts porttest.Moved
+
+func TestMain(m *testing.M) { counts.VerifyTestMain(m, nil) }
+
+// noted has what a transport counts noted when the test ends. Of failed completions it is those that can be had from any device: others are
+// a device's own trouble, and Soft-RoCE does not always count its retries, so that StatusRetryExc is not sure to come.
+func noted(t testing.TB, tr *Transport) {
+	t.Cleanup(func() {
+		s := tr.Stats()
+		for e, n := range s.Events {
+			counts.Note("event: "+Event(e).String(), n)
+		}
+		for _, c := range []Status{statusLocalProtection, StatusFlushed, statusRemInvalid, StatusRemAccess, StatusRNRRetryExc} {
+			counts.Note("completion: "+c.String(), s.Completions[c])
+		}
+	})
+}
 
 // clock counts from its making, on the monotonic clock.
 type clock struct{ since time.Time }
@@ -58,6 +75,7 @@ func needsVeth(t *testing.T) {
 type node struct {
 	porttest.TransportEnd
 	cfg Config
+	fds []int // of its device
 }
 
 func (n *node) rdma() *Transport { return n.Transport.(*Transport) }
@@ -76,8 +94,11 @@ func start(t testing.TB, id ports.PeerID, device string, cfg Config) *node {
 }
 
 func (n *node) open(t testing.TB) {
+	others := uverbs(t)
 	tr, err := Open(n.cfg)
 	require.NoError(t, err)
+	n.fds = slices.DeleteFunc(uverbs(t), func(fd int) bool { return slices.Contains(others, fd) })
+	noted(t, tr)
 	n.Transport = tr
 }
 

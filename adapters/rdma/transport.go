@@ -36,6 +36,7 @@ type Transport struct {
 	inbox  *events        // completions of every inbound link's control pair
 	wg     sync.WaitGroup // what calls verbs outside of a link; Add under mu, before closed
 	stop   chan struct{}
+	warned sync.Once // of a queue pair that stays
 	counts counters
 
 	// mu guards the tables. Registering and making queue pairs is done without it.
@@ -355,6 +356,11 @@ func (t *Transport) Revoke(_ context.Context, id ports.GrantID, quiet ports.Quie
 	if g == nil {
 		return nil
 	}
+	if t.enter() != nil {
+		<-t.mu.shut // which ends every grant
+		return nil
+	}
+	defer t.wg.Done()
 	if err := t.endGrant(g, quiet); err != nil {
 		return fail("revoke", g.writer.ID, err)
 	}
@@ -387,6 +393,13 @@ func (t *Transport) endGrant(g *grant, quiet ports.Quiet) error {
 
 // Drop ends the links of that start of a peer, and its grants.
 func (t *Transport) Drop(from ports.Peer) {
+	if t.enter() == nil { // Close ends them else
+		defer t.wg.Done()
+		t.drop(from)
+	}
+}
+
+func (t *Transport) drop(from ports.Peer) {
 	t.mu.Lock()
 	var gone []*inbound
 	for _, in := range t.mu.inbound {
@@ -402,8 +415,12 @@ func (t *Transport) Drop(from ports.Peer) {
 		}
 	}
 	t.mu.Unlock()
+	var err error
 	for _, in := range gone {
-		t.forget(in)
+		err = errors.Join(err, t.forget(in, EventDropped))
+	}
+	if err != nil {
+		return // the grants stay: what writes under them may still be there
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -431,7 +448,7 @@ func (t *Transport) Close() error {
 		l.end(ports.ErrReset)
 	}
 	for _, i := range in {
-		t.forget(i)
+		_ = t.forget(i, EventDropped) // what stays keeps the protection domain, of which release tells
 	}
 	for _, l := range links {
 		<-l.done
@@ -485,3 +502,12 @@ type counters struct {
 }
 
 func (c *counters) note(e Event) { c.events[e].Add(1) }
+
+// undestroyed counts a queue pair that could not be destroyed, and warns of the first. Close has not got past t.wg: the caller is in it, or
+// is a link's goroutine, for which Close waits before.
+func (t *Transport) undestroyed(err error) {
+	t.counts.note(EventUndestroyed)
+	if t.cfg.Warn != nil {
+		t.warned.Do(func() { t.wg.Go(func() { t.cfg.Warn(err) }) })
+	}
+}

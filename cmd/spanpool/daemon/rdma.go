@@ -15,6 +15,9 @@ func openRDMA(o opening) (ports.Transport, error) {
 	c := rdma.Config{Clock: o.Clock, Device: s.RDMADevice, GID: s.RDMAGID, ReadPairs: int(s.RDMAReadPairs), WritePairs: int(s.RDMAWritePairs),
 		SendDepth: int(s.RDMADepth), MaxSGE: int(s.RDMAScatter), MaxReads: int(s.RDMAReads),
 		DialTimeout: s.Node.DialTimeout / 2, // what is left of a hello's time is for the transport after it
+		Warn: func(err error) {
+			o.Log.Warn("a queue pair of the rdma device cannot be destroyed; memory that it may write to stays in use", "error", err)
+		},
 	}
 	if o.GPU != nil && s.GPUNIC {
 		c.DMABuf = o.GPU.dmaBuf
