@@ -96,6 +96,9 @@ func (c Copier) assign(call *call, ctx context.Context, ops []ports.CopyOp, errs
 	if op.Len == 0 {
 		return nil
 	}
+	if err := c.lostSource(op, ordinal); err != nil {
+		return err
+	}
 	j := call.jobs[ordinal]
 	if j == nil {
 		j = newJob()
@@ -125,6 +128,16 @@ func (c Copier) ordinal(op *ports.CopyOp) (int, error) {
 		}
 	}
 	return at, nil
+}
+
+// lostSource refuses to read a lost device from another one, which would wait for it and be lost as well.
+func (c Copier) lostSource(op *ports.CopyOp, ordinal int) error {
+	src, ok := op.Src.(ports.DeviceRegion)
+	if !ok || src.Ordinal() == ordinal || !c.r.devices[src.Ordinal()].isLost() {
+		return nil
+	}
+	c.r.devices[src.Ordinal()].stats.refused.Add(1)
+	return fail("copy", src.Ordinal(), ErrLost)
 }
 
 // within says that [off, off+n) lies in [0, size), and no sum overflows.

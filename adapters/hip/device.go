@@ -140,12 +140,13 @@ func (d *device) thread(ready chan<- error) {
 	}
 }
 
-// next waits for a job: foreground before background, and background on half of the threads at most. nil is the end.
+// next waits for a job: foreground before background, and background on half of the threads at most. nil is the end. What was queued
+// before the device closed is carried out, for somebody waits for it.
 func (d *device) next() (j *job, queue int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for !d.mu.closed && !d.isLost() {
-		if j, queue = d.takeLocked(); j != nil {
+	for !d.isLost() {
+		if j, queue = d.takeLocked(); j != nil || d.mu.closed {
 			return j, queue
 		}
 		d.mu.work.Wait()

@@ -180,6 +180,70 @@ func TestADeviceThatGoesAwayFailsItsCopies(t *testing.T) {
 	require.ErrorIs(t, r.Close(), ErrLost)
 }
 
+// TestALostDeviceIsNotReadFromAnother: a copy from it would hang there too, and take the other device along.
+func TestALostDeviceIsNotReadFromAnother(t *testing.T) {
+	lib := fake(t, fakehip.Options{})
+	r := open(t, lib, nil)
+	gone, other := deviceMemory(r, 0).New(t, 4096), deviceMemory(r, 1).New(t, 4096)
+	r.devices[0].markLost()
+	before := lib.High.Load()
+	refused := r.devices[0].stats.read().Refused
+	errs := copyAll(t, r.Copier(), ports.CopyOp{Dst: other, Src: gone, Len: 64}, ports.CopyOp{Dst: other, DstOff: 64, Src: filled(64, 5), Len: 64})
+	require.ErrorIs(t, errs[0], ErrLost)
+	var op *OpError
+	require.ErrorAs(t, errs[0], &op)
+	require.Equal(t, 0, op.Ordinal, "the one that is lost")
+	require.NoError(t, errs[1], "another device goes on")
+	require.Equal(t, before+1, lib.High.Load(), "nothing of it was submitted")
+	require.Equal(t, refused+1, r.devices[0].stats.read().Refused)
+}
+
+// TestCloseCarriesOutWhatIsQueued: who waits for it would wait for ever.
+func TestCloseCarriesOutWhatIsQueued(t *testing.T) {
+	lib := fake(t, fakehip.Options{})
+	r := open(t, lib, func(c *Config) { c.Threads = 1 })
+	d := r.devices[0]
+	dev, err := r.take(0, 4096, 0)
+	require.NoError(t, err)
+	lib.Block.Store(1)
+	const callers = 4
+	ended := make(chan error, callers)
+	for i := range callers {
+		go func() { // awaited by ended
+			ended <- copyAll(t, r.Copier(), ports.CopyOp{Dst: dev, DstOff: uint64(i), Src: filled(1, 1), Len: 1})[0]
+		}()
+	}
+	freed := make(chan error, 1)
+	require.Eventually(t, func() bool { return queuedJobs(d) == callers-1 }, 10*time.Second, time.Millisecond)
+	go func() { freed <- r.release(dev) }() // a call that is no copy, as a report is; last, for it frees what they write
+	require.Eventually(t, func() bool { return queuedJobs(d) == callers }, 10*time.Second, time.Millisecond)
+	closing := make(chan error, 1)
+	go func() { closing <- r.Close() }()
+	require.Eventually(t, func() bool { return isClosed(d) }, 10*time.Second, time.Millisecond)
+	lib.Block.Store(0)
+	for range callers {
+		requireWord(t, ended)
+	}
+	requireWord(t, freed)
+	requireWord(t, closing)
+}
+
+func isClosed(d *device) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.closed
+}
+
+func requireWord(t *testing.T, c <-chan error) {
+	t.Helper()
+	select {
+	case err := <-c:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("who waits for a queued job waits for ever")
+	}
+}
+
 // callOrder notes the first byte of what each gathering copies.
 type callOrder struct {
 	goCopier

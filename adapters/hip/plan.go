@@ -106,7 +106,7 @@ func (p *piece) alike(q *piece) bool {
 // minRows is from when on rows are worth a call of their own; maxPitch is below what every device allows.
 const (
 	minRows  = 3
-	maxPitch = 1 << 31
+	maxPitch = 1 << 30
 )
 
 // lay makes the columns of a submission: neighbours become one copy, equal strides one copy of rows.
