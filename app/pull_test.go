@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,6 +144,34 @@ func TestPullIsBreadthFirstInPieces(t *testing.T) {
 	})
 }
 
+// TestThePullFetchesAPieceOfEveryKeyBeforeTheNextOfAny lets two pieces pass: they are one of each key.
+func TestThePullFetchesAPieceOfEveryKeyBeforeTheNextOfAny(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const size = 3 * domain.PullPieceBytes
+		medium := place{page: domain.PullPieceBytes, pages: 12, Config: app.Config{FillingShare: 1}}
+		a, b := w.pair(medium, medium)
+		a.put(size, "k", "l")
+		a.put(100, "stall")
+		letGo := stalled(t, b, "stall")
+		b.mustGet(ports.FromSlot, part("k", 0, 10))
+		b.mustGet(ports.FromSlot, part("l", 0, 10))
+		var g faults.Gate
+		var pieces atomic.Uint64
+		b.fail(when("Link", "Op", func(c faults.Call) bool { return c.Op.Purpose == ports.PurposePull && pieces.Add(1) > 2 }, hold(&g)))
+		letGo()
+		synctest.Wait()
+		require.NotZero(t, g.Held())
+		for _, r := range b.get(part("k", 20, 10), part("l", 20, 10)) {
+			require.Equal(t, ports.Hit, r.Status, "%v", r.Err)
+			require.Zero(t, r.Fetched+r.Joined, "its first piece is here")
+		}
+		b.fail()
+		g.Open()
+		w.settle()
+		b.requireLocal(size, "k", "l")
+	})
+}
+
 func TestPullTakesAtMostItsShareOfTheLink(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		const size = 16 * domain.PullPieceBytes
@@ -191,6 +220,33 @@ func TestPullThatFailsIsCountedByReason(t *testing.T) {
 				b.fail()
 				b.mustGet(ports.FromSlot, part("k", 1_000, 1_000)) // asks for the pull again
 				w.settle()
+				b.requireLocal(objectSize, "k")
+			})
+		})
+	}
+}
+
+func TestPullFetchesAPieceOnceMore(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		once faults.Verdict
+		want ports.Downgrade
+	}{
+		{"link reset", faults.Verdict{Err: ports.ErrReset}, ports.DowngradeReset},
+		{"late", faults.Verdict{Before: faults.For(time.Second)}, ports.DowngradeLate},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				a, b := w.pair(place{offHeap: true}, place{Config: app.Config{TransferTimeout: time.Minute}, offHeap: true})
+				a.put(objectSize, "k")
+				b.fail(next(1, "Link", "Op", purpose(ports.PurposePull), tt.once), noRenewal(2))
+				b.mustGet(ports.FromSlot, part("k", 0, 1_000))
+				w.settle()
+				s := b.Stats()
+				require.EqualValues(t, 1, s.Downgrades[tt.want], "%v", s.Downgrades)
+				require.Zero(t, s.InstallFailures)
+				require.EqualValues(t, 1, s.PullDone)
+				b.fail()
 				b.requireLocal(objectSize, "k")
 			})
 		})
@@ -276,6 +332,51 @@ func TestPullOfAPeerThatAnswersSlowlyEnds(t *testing.T) {
 		require.Less(t, b.faults.Count("PeerResolver", "Resolve"), uint64(12))
 		b.fail()
 		b.requireLocal(3*domain.PullPieceBytes, "k")
+	})
+}
+
+func TestPullWhoseAnswersComeAfterTheirLeasesIsCounted(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{Config: app.Config{PeerLease: 100 * time.Millisecond}}, place{})
+		a.put(objectSize, "k")
+		b.fail(when("PeerResolver", "Resolve", func(c faults.Call) bool { return c.N > 1 }, faults.Verdict{After: faults.For(200 * time.Millisecond)}),
+			when("Link", "Op", purpose(ports.PurposeGet), faults.Verdict{After: faults.For(80 * time.Millisecond)})) // so that the pull has to ask
+		b.mustGet(ports.FromSlot, part("k", 0, 10))
+		w.settle()
+		s := b.Stats()
+		require.EqualValues(t, 1, s.InstallFailures[ports.InstallLease], "%v", s.InstallFailures)
+		require.EqualValues(t, 1, s.PullFailed)
+		b.fail()
+	})
+}
+
+// TestPullThatFindsAnotherVersionOnItsWayLeavesIt waits behind a full pass of others while a reader begins with the other version.
+func TestPullThatFindsAnotherVersionOnItsWayLeavesIt(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		small := place{page: 100, pages: 800, Config: pullWhole}
+		a, b := w.pair(small, small)
+		c := w.node("c", small)
+		names := keys("other", domain.PullPassKeys)
+		a.put(100, names...)
+		a.put(100, "k", "stall")
+		c.put(100, "y")
+		letGo := stalled(t, b, "stall")
+		b.mustGet(ports.FromArena, append(partsOf(names, 0, 10), part("k", 0, 10))...)
+		require.NoError(t, a.Remove(t.Context(), namespace, keysOf("k"), make([]ports.Removal, 1)))
+		require.Equal(t, ports.Stored, c.putAs("k", 1, 100).Status)
+		w.pass(time.Second)
+		var g faults.Gate
+		b.fail(next(1, "Link", "Op", func(c faults.Call) bool { return c.Peer.ID == "c" }, hold(&g)))
+		r := b.begin(t.Context(), 0, part("k", 0, 100), part("y", 0, 100)) // the first of them is held, the second shows that bytes come
+		synctest.Wait()
+		require.Equal(t, 1, g.Held())
+		letGo()
+		synctest.Wait()
+		require.EqualValues(t, 1, b.Stats().InstallFailures[ports.InstallCommitRefused])
+		g.Open()
+		require.Equal(t, ports.Hit, r.wait()[0].Status)
+		w.settle()
+		require.Equal(t, ports.FromLocal, b.get(part("k", 0, 100))[0].Source)
 	})
 }
 

@@ -78,6 +78,7 @@ func TestPutRangesMustTileTheObject(t *testing.T) {
 		out := make([]ports.Result, 1)
 		require.NoError(t, b.BatchPutRanges(t.Context(), p, out))
 		require.Equal(t, ports.Invalid, out[0].Status)
+		require.ErrorContains(t, out[0].Err, "object bytes (1 or more): 0")
 		found, _ := owner.exists(t, 0, "bad")
 		require.False(t, found[0])
 	})
