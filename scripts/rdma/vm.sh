@@ -12,20 +12,23 @@ work=$(cd "$1" && pwd)
 guest=$2
 shift 2
 
-# The kernel: Debian's own, unpacked and not installed. The cloud kernel has no rdma_rxe.
-package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
-version=${package#linux-image-}
-if [ ! -f "$work/kernel/.done-$version" ]; then
+# The kernel: Debian's own, unpacked and not installed. The cloud kernel has no rdma_rxe. A version that the archive does not have any more
+# is what an old index names.
+kernel() {
+	package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
+	version=${package#linux-image-}
+	[ ! -f "$work/kernel/.done-$version" ] || return 0
 	rm -rf "$work/kernel"
 	mkdir -p "$work/kernel"
-	(cd "$work/kernel" && apt-get download -qq "$package" && dpkg-deb -x ./*.deb . && rm ./*.deb)
-	/sbin/depmod -b "$work/kernel" "$version"
-	touch "$work/kernel/.done-$version"
-fi
+	(cd "$work/kernel" && apt-get download -qq "$package" && dpkg-deb -x ./*.deb . && rm ./*.deb) || return 1
+	/sbin/depmod -b "$work/kernel" "$version" && touch "$work/kernel/.done-$version"
+}
+kernel || { apt-get update -q && kernel; }
 
 # The root file system: an initramfs, not compressed, since unpacking is what an emulated processor is slow at.
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+trap 'exit 130' INT TERM
 mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/run" "$root/var/run" "$root/mods" "$root/out"
 cp /bin/busybox "$root/bin/"
 for a in awk base64 cat cp cut date dmesg echo env grep gzip head insmod kill ls mkdir mount mv poweroff rm sed seq sleep tail tar test timeout touch tr true uname wc; do
