@@ -28,15 +28,24 @@ func perftest(ctx context.Context, o *RDMASweep, dir ports.Direction, size uint6
 	}
 	common := []string{"-F", "-s", strconv.FormatUint(size, 10), "-t", strconv.Itoa(depth), "-n", "1000", "-p", strconv.Itoa(port)}
 	owner := exec.CommandContext(ctx, program, append(common, device(o.To)...)...)
+	var said bytes.Buffer
+	owner.Stdout, owner.Stderr = &said, &said
 	if err := owner.Start(); err != nil {
 		return 0, err.Error()
 	}
-	defer func() { cancel(); _ = owner.Wait() }() // it ends with its client; a client that failed leaves it to the context
+	ended := make(chan struct{})
+	go func() { _ = owner.Wait(); close(ended) }()
+	defer func() { cancel(); <-ended }() // it ends with its client; a client that failed leaves it to the context
 	var out []byte
 	for ctx.Err() == nil { // until the owner listens
 		out, err = exec.CommandContext(ctx, program, append(append(common, device(o.From)...), "127.0.0.1")...).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("onnect")) {
 			break
+		}
+		select {
+		case <-ended:
+			return 0, "the owner's end fails: " + strings.Join(strings.Fields(said.String()), " ")
+		default:
 		}
 	}
 	if err != nil {

@@ -3,12 +3,15 @@ package bench
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/spanpool/spanpool/adapters/rdma"
+	"github.com/spanpool/spanpool/ports"
 )
 
 func TestSweepsRefuseWhatCannotBeRun(t *testing.T) {
@@ -53,6 +56,20 @@ func TestTheRowOfPerftestIsFound(t *testing.T) {
 	require.InDelta(t, 11.534, got, 0.001)
 	_, why = parsePerftest([]byte("Couldn't connect"))
 	require.NotEmpty(t, why)
+}
+
+// TestPerftestIsNotTriedOnWhenItsOwnersEndFails: its asker finds nobody to connect to.
+func TestPerftestIsNotTriedOnWhenItsOwnersEndFails(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	const script = `#!/bin/sh
+for last; do :; done
+[ "$last" != 127.0.0.1 ] || { echo "Couldn't connect to 127.0.0.1"; exit 1; }
+echo "unsupported transport"; exit 1
+`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "ib_read_bw"), []byte(script), 0o700))
+	_, why := perftest(t.Context(), &RDMASweep{}, ports.Read, 4096, 1)
+	require.Contains(t, why, "unsupported transport")
 }
 
 func TestRowsOfASweepSayWhyPerftestIsNotBeside(t *testing.T) {

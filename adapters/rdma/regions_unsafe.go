@@ -95,6 +95,9 @@ func (t *Transport) register(of ports.Region, expose bool) (*region, error) {
 		return nil, fmt.Errorf("region of %d bytes at %#x, want some: %w", of.Len(), addr, domain.ErrInvalid)
 	}
 	r := &region{lo: addr, len: of.Len(), chunk: t.cfg.ChunkBytes, device: device}
+	if n := (r.len-1)/r.chunk + 1; expose && n > maxKeys { // peers take no more
+		return nil, &domain.LimitError{What: "registrations of an exposed buffer", Value: n, Limit: maxKeys}
+	}
 	register, done, err := t.registrar(of)
 	if err == nil {
 		defer done()

@@ -7,11 +7,13 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/spanpool/spanpool/domain"
 	"github.com/spanpool/spanpool/ports"
 	"github.com/spanpool/spanpool/ports/porttest/content"
 )
@@ -150,6 +152,19 @@ func TestCloseBesideEverything(t *testing.T) {
 		_, err := tr.Register(mem[0])
 		require.ErrorIs(t, err, ports.ErrClosed)
 	}
+}
+
+// TestABufferOfMoreKeysThanPeersTakeIsNotExposed: they would refuse the answer.
+func TestABufferOfMoreKeysThanPeersTakeIsNotExposed(t *testing.T) {
+	cfg := slow()
+	cfg.ChunkBytes = 1 << 16
+	n := start(t, "n", devices[0], cfg)
+	b, err := syscall.Mmap(-1, 0, maxKeys<<16+page, syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, syscall.Munmap(b)) }()
+	var limit *domain.LimitError
+	require.ErrorAs(t, n.Transport.Expose(0, ports.HostRegionOf(b)), &limit)
+	require.EqualValues(t, maxKeys+1, limit.Value)
 }
 
 // TestMemoryIsUsableWhileOneOfItsRegistrationsCloses: a smaller region in it is given back, of which an op still flies.
