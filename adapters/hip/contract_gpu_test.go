@@ -23,6 +23,7 @@ func runtimes(t *testing.T, claim func(t *testing.T, r *Runtime)) {
 		"rocm7":  {},
 		"rocm5":  {Version: fakehip.ROCm5, WithoutBatch: true, WithoutDMABuf: true},
 		"cuda12": {CUDA: true, WithoutDMABuf: true},
+		"cuda13": {CUDA: true, WithoutDMABuf: true, Version: fakehip.CUDA13},
 	} {
 		t.Run(name, func(t *testing.T) { claim(t, open(t, fake(t, o), nil)) })
 	}

@@ -66,7 +66,13 @@ func TestWhatADeviceRefusesFailsAlone(t *testing.T) {
 			var op *OpError
 			require.ErrorAs(t, errs[1], &op)
 			require.Equal(t, 0, op.Ordinal)
-			require.NotZero(t, r.devices[0].stats.read().Errors)
+			stats := r.devices[0].stats.read()
+			require.NotZero(t, stats.Errors)
+			copied := uint64(1000 + 1192)
+			if errs[2] == nil {
+				copied += 1000
+			}
+			require.Equal(t, copied, stats.Bytes, "what was refused, or tried again, is no copied byte")
 		})
 	}
 }

@@ -91,7 +91,8 @@ func (l *lender) die() {
 }
 
 func TestMemoryOfAnotherProcessIsReadAndWritten(t *testing.T) {
-	for name, o := range map[string]fakehip.Options{"rocm7": {}, "rocm5": {Version: fakehip.ROCm5, WithoutBatch: true, WithoutDMABuf: true}, "cuda": {CUDA: true, WithoutDMABuf: true}} {
+	for name, o := range map[string]fakehip.Options{"rocm7": {}, "rocm5": {Version: fakehip.ROCm5, WithoutBatch: true, WithoutDMABuf: true}, "cuda": {CUDA: true, WithoutDMABuf: true},
+		"cuda13": {CUDA: true, WithoutDMABuf: true, Version: fakehip.CUDA13}} {
 		t.Run(name, func(t *testing.T) {
 			l := startLender(t, o)
 			lib := fake(t, o)

@@ -50,7 +50,6 @@ func (w *worker) plan(j *job) {
 		}
 		w.add(i, op, c.off, n, *used)
 		*used += n
-		w.d.stats.bytes.Add(n)
 		if c.off += n; c.off == op.Len {
 			c.at, c.off = c.at+1, 0
 		}

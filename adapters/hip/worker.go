@@ -204,7 +204,17 @@ func (w *worker) move(j *job, pieces []piece, queue int) (err error, ok bool) {
 		w.d.markLost()
 		err = errors.Join(ErrLost, err)
 	}
+	if err == nil {
+		w.d.stats.bytes.Add(bytesOf(pieces))
+	}
 	return err, j.touch(away)
+}
+
+func bytesOf(pieces []piece) (n uint64) {
+	for i := range pieces {
+		n += pieces[i].n
+	}
+	return n
 }
 
 // carryOut returns false when nothing tells whether what was submitted is over: the end could not be marked, or did not come.

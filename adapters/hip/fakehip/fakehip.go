@@ -21,6 +21,7 @@ const (
 	ROCm5  = 50221153
 	ROCm7  = 70051831
 	CUDA12 = 12080
+	CUDA13 = 13000
 )
 
 // Options of a build. The zero value is ROCm 7 with everything, two devices of 256 MiB each.
@@ -104,6 +105,9 @@ func (o Options) defines() []string {
 	out := []string{"-DRUNTIME=hip"}
 	if o.CUDA {
 		out = []string{"-DRUNTIME=cuda", "-DWITHOUT_DMABUF", "-DWITHOUT_RANGE"}
+		if o.Version >= CUDA13 {
+			out = append(out, "-DCUDA13")
+		}
 	}
 	for name, set := range map[string]bool{"WITHOUT_BATCH": o.WithoutBatch, "WITHOUT_DMABUF": o.WithoutDMABuf, "WITHOUT_MALLOC": o.WithoutMalloc} {
 		if set {

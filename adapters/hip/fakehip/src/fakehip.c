@@ -3,7 +3,7 @@
 // threads, so what is asynchronous there is so here. Copies in the wrong direction and out of their allocation are refused.
 //
 // Built by package fakehip with RUNTIME=hip or cuda (the prefix of every symbol), CONTROL (a file with struct control, which the test
-// maps too), and optionally WITHOUT_BATCH, WITHOUT_DMABUF, WITHOUT_RANGE, WITHOUT_MALLOC.
+// maps too), and optionally WITHOUT_BATCH, WITHOUT_DMABUF, WITHOUT_RANGE, WITHOUT_MALLOC, CUDA13 (where calls and structs differ).
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -266,13 +266,20 @@ int API(Memcpy2DAsync)(void *d, size_t dpitch, const void *s, size_t spitch, siz
 }
 
 #ifndef WITHOUT_BATCH
-int API(MemcpyBatchAsync)(void **d, void **s, size_t *n, size_t count, void *attrs, size_t *first, size_t nattrs, size_t *failed, void *stream) {
+#ifdef CUDA13
+#define FAILED
+#define SET_FAILED(i)
+#else
+#define FAILED size_t *failed,
+#define SET_FAILED(i) *failed = (i)
+#endif
+int API(MemcpyBatchAsync)(void **d, void **s, size_t *n, size_t count, void *attrs, size_t *first, size_t nattrs, FAILED void *stream) {
   if (!attrs || nattrs != 1 || first[0] != 0 || !stream) return say(INVALID);
   ctl->batches++;
   for (size_t i = 0; i < count; i++) {
     int e = enqueue(stream, d[i], s[i], n[i], 1, n[i], n[i], ANY);
     if (e) {
-      *failed = i;
+      SET_FAILED(i);
       return say(e);
     }
   }
@@ -329,7 +336,16 @@ int API(EventQuery)(void *p) {
   return say(r);
 }
 
-struct attributes { int type, device; void *device_pointer, *host_pointer; int managed; unsigned flags; };
+struct attributes {
+  int type, device;
+  void *device_pointer, *host_pointer;
+#ifdef CUDA13
+  long reserved[8];
+#else
+  int managed;
+  unsigned flags;
+#endif
+};
 
 // Of an unknown pointer HIP says that the value is invalid. Its types begin at host in version 5 and at unregistered since.
 int API(PointerGetAttributes)(struct attributes *to, const void *p) {
@@ -337,6 +353,7 @@ int API(PointerGetAttributes)(struct attributes *to, const void *p) {
   pthread_mutex_lock(&mu);
   struct alloc *a = find(p);
   if (a) {
+    memset(to, 0x5a, sizeof *to); // all of it is the library's to write
     to->type = (a->kind == DEVICE ? 2 : 1) - five;
     to->device = a->ordinal;
     to->device_pointer = (void *)p;

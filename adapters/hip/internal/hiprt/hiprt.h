@@ -124,8 +124,12 @@ static inline int hiprt_wait(struct hiprt *h, uint64_t event, int64_t budget) {
 	}
 }
 
+// What the library fills has two words that are read and a size that grows: 24 to 32 bytes, and 88 from CUDA 13 on. There is room to spare.
+struct hiprt_attributes { int type, device; char rest[248]; };
+_Static_assert(sizeof(struct hiprt_attributes) >= 88, "the library writes past what CUDA 13 calls its attributes");
+
 static inline int hiprt_pointer(struct hiprt *h, uint64_t at, int *type, int *device) {
-	struct { int type, device; char rest[56]; } a = {0};
+	struct hiprt_attributes a = {0};
 	int e = CALL(h, POINTER_GET_ATTRIBUTES, void *, const void *)(&a, (void *)(uintptr_t)at);
 	*type = a.type, *device = a.device;
 	return e;
