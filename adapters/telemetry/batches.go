@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -27,20 +28,25 @@ const numBuckets = 18
 // batch; this one is there from the start.
 type histogram struct {
 	counts [numBuckets]atomic.Uint64
-	sum    atomic.Uint64 // in parts of the unit
+	sum    atomic.Uint64 // the bits of a float64: whole rates would be past 2^64 after days of local reads, and a sum only grows
 }
 
-// add counts v, which is n parts of the unit.
-func (h *histogram) add(bounds []float64, v float64, n uint64) {
+// add counts v.
+func (h *histogram) add(bounds []float64, v float64) {
 	i, _ := slices.BinarySearch(bounds, v)
 	h.counts[i].Add(1)
-	h.sum.Add(n)
+	for {
+		was := h.sum.Load()
+		if h.sum.CompareAndSwap(was, math.Float64bits(math.Float64frombits(was)+v)) {
+			return
+		}
+	}
 }
 
 // point copies it. A sample that is being added may be in the counts and not yet in the sum.
-func (h *histogram) point(bounds []float64, part float64, since time.Time, labels attribute.Set) metricdata.HistogramDataPoint[float64] {
+func (h *histogram) point(bounds []float64, since time.Time, labels attribute.Set) metricdata.HistogramDataPoint[float64] {
 	p := metricdata.HistogramDataPoint[float64]{Attributes: labels, StartTime: since, Time: time.Now(), Bounds: bounds,
-		BucketCounts: make([]uint64, len(bounds)+1), Sum: float64(h.sum.Load()) * part}
+		BucketCounts: make([]uint64, len(bounds)+1), Sum: math.Float64frombits(h.sum.Load())}
 	for i := range p.BucketCounts {
 		p.BucketCounts[i] = h.counts[i].Load()
 		p.Count += p.BucketCounts[i]
@@ -63,9 +69,8 @@ func (b *batches) Batch(s ports.BatchSample) {
 	took := max(s.Took, 1) // ns: the clock's grain
 	for route, n := range s.Bytes {
 		if n > 0 {
-			rate := float64(n) / took.Seconds()
-			b.durations[s.Kind][route].add(durationBounds, took.Seconds(), uint64(took))
-			b.rates[s.Kind][route].add(rateBounds, rate, uint64(rate))
+			b.durations[s.Kind][route].add(durationBounds, took.Seconds())
+			b.rates[s.Kind][route].add(rateBounds, float64(n)/took.Seconds())
 		}
 	}
 }
@@ -77,7 +82,6 @@ type batchFamily struct {
 	routes           []string
 	of               *[ports.NumBatchKinds][ports.NumSources]histogram
 	bounds           []float64
-	part             float64 // of the unit, in which the sum is kept
 }
 
 var (
@@ -88,12 +92,11 @@ var (
 )
 
 func (b *batches) families() []batchFamily {
-	const ns = 1e-9
 	return []batchFamily{
-		{"get.duration", "s", "Time of gets that were hits, for each route that moved a byte.", getKinds, sources, &b.durations, durationBounds, ns},
-		{"get.rate", "By/s", "Bytes of a route over the time of its get.", getKinds, sources, &b.rates, rateBounds, 1},
-		{"put.duration", "s", "Time of puts that stored, for each route that moved a byte.", putKinds, putRoutes, &b.durations, durationBounds, ns},
-		{"put.rate", "By/s", "Bytes of a route over the time of its put.", putKinds, putRoutes, &b.rates, rateBounds, 1},
+		{"get.duration", "s", "Time of gets that were hits, for each route that moved a byte.", getKinds, sources, &b.durations, durationBounds},
+		{"get.rate", "By/s", "Bytes of a route over the time of its get.", getKinds, sources, &b.rates, rateBounds},
+		{"put.duration", "s", "Time of puts that stored, for each route that moved a byte.", putKinds, putRoutes, &b.durations, durationBounds},
+		{"put.rate", "By/s", "Bytes of a route over the time of its put.", putKinds, putRoutes, &b.rates, rateBounds},
 	}
 }
 
@@ -106,7 +109,7 @@ func (b *batches) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 			for route, name := range f.routes {
 				if name != "" {
 					labels := attribute.NewSet(attribute.String("mode", modes[m]), attribute.String("route", name))
-					data.DataPoints = append(data.DataPoints, f.of[kind][route].point(f.bounds, f.part, b.since, labels))
+					data.DataPoints = append(data.DataPoints, f.of[kind][route].point(f.bounds, b.since, labels))
 				}
 			}
 		}

@@ -34,8 +34,11 @@ type TracingConfig struct {
 type Tracing struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
-	exporter *countedExporter
+	waiting  *waitingSpans
 }
+
+// maxWaiting bounds the spans that wait for the collector, those under way included; the number is arbitrary.
+const maxWaiting = 2048
 
 // exportTimeout bounds one delivery to the collector, and closing.
 const exportTimeout = 5 * time.Second
@@ -54,10 +57,12 @@ func NewTracing(c TracingConfig) (*Tracing, error) {
 			return nil, fmt.Errorf("telemetry: OTLP to %s: %w", c.Endpoint, err)
 		}
 	}
-	e := &countedExporter{SpanExporter: to, lost: c.Lost}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(e, sdktrace.WithExportTimeout(exportTimeout)), sdktrace.WithResource(about(c.Config)),
+	w := &waitingSpans{}
+	w.SpanProcessor = sdktrace.NewBatchSpanProcessor(&countedExporter{SpanExporter: to, lost: c.Lost, from: w},
+		sdktrace.WithExportTimeout(exportTimeout), sdktrace.WithMaxQueueSize(maxWaiting))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w), sdktrace.WithResource(about(c.Config)),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Sample))))
-	return &Tracing{provider: provider, tracer: provider.Tracer(scope), exporter: e}, nil
+	return &Tracing{provider: provider, tracer: provider.Tracer(scope), waiting: w}, nil
 }
 
 // Close sends what is left, within a bound, and ends the tracing: spans that end later are lost. Twice is allowed.
@@ -75,33 +80,55 @@ func (t *Tracing) Flush(ctx context.Context) error { return t.provider.ForceFlus
 
 // Family counts spans by what became of them.
 func (t *Tracing) Family() Family {
-	return Family{Name: "tracing.spans", Help: "Spans by whether the collector took them.", Labels: []string{"result"},
+	return Family{Name: "tracing.spans", Help: "Spans by whether the collector took them; dropped: too many waited for it.", Labels: []string{"result"},
 		Read: func(_ *ports.Stats, emit Emit) {
-			var sent, failed uint64
+			var sent, failed, dropped uint64
 			if t != nil {
-				sent, failed = t.exporter.sent.Load(), t.exporter.failed.Load()
+				sent, failed, dropped = t.waiting.sent.Load(), t.waiting.failed.Load(), t.waiting.dropped.Load()
 			}
 			emit(sent, "sent")
 			emit(failed, "failed")
+			emit(dropped, "dropped")
 		}}
+}
+
+// waitingSpans lets no more spans wait than fit the queue behind it, which would drop the others without a count.
+type waitingSpans struct {
+	sdktrace.SpanProcessor
+	now                   atomic.Int64
+	sent, failed, dropped atomic.Uint64
+}
+
+// OnEnd implements sdktrace.SpanProcessor.
+func (w *waitingSpans) OnEnd(s sdktrace.ReadOnlySpan) {
+	if !s.SpanContext().IsSampled() {
+		return
+	}
+	if w.now.Add(1) > maxWaiting {
+		w.now.Add(-1)
+		w.dropped.Add(1)
+		return
+	}
+	w.SpanProcessor.OnEnd(s)
 }
 
 // countedExporter counts, and tells errors to whom they are for: OpenTelemetry would print each of them.
 type countedExporter struct {
 	sdktrace.SpanExporter
-	lost         func(error)
-	sent, failed atomic.Uint64
+	lost func(error)
+	from *waitingSpans
 }
 
 func (e *countedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	defer e.from.now.Add(-int64(len(spans)))
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		e.failed.Add(uint64(len(spans)))
+		e.from.failed.Add(uint64(len(spans)))
 		if e.lost != nil {
 			e.lost(err)
 		}
 		return nil
 	}
-	e.sent.Add(uint64(len(spans)))
+	e.from.sent.Add(uint64(len(spans)))
 	return nil
 }
 

@@ -179,3 +179,36 @@ func TestAShareOfTracesIsAShare(t *testing.T) {
 		require.ErrorContains(t, err, "want 0 to 1")
 	}
 }
+
+// hanging is a collector that takes spans once it is let go.
+type hanging struct {
+	sdktrace.SpanExporter
+	release chan struct{}
+}
+
+func (h hanging) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
+	<-h.release
+	return nil
+}
+func (hanging) Shutdown(context.Context) error { return nil }
+
+// TestSpansThatFindNoRoomAreCounted: a collector that hangs holds up no batch, and what does not wait for it is no secret.
+func TestSpansThatFindNoRoomAreCounted(t *testing.T) {
+	const more = 10
+	h := hanging{release: make(chan struct{})}
+	tr, err := NewTracing(TracingConfig{Sample: 1, Exporter: h})
+	require.NoError(t, err)
+	inner := &scripted{out: make([]ports.Result, 1)}
+	for range maxWaiting + more {
+		tr.Pool(inner).Get(t.Context(), "ns", "k", ports.HostRegion{})
+	}
+	_, stuck, _ := scraped(t, opened(t, &counted{}, tr.Family()))
+	close(h.release)
+	require.NoError(t, tr.Flush(t.Context()))
+	tr.Pool(inner).Get(t.Context(), "ns", "k", ports.HostRegion{})
+	require.NoError(t, tr.Close())
+	require.EqualValues(t, more, stuck[`spanpool_tracing_spans_total{result="dropped"}`])
+	_, ended, _ := scraped(t, opened(t, &counted{}, tr.Family()))
+	require.EqualValues(t, maxWaiting+1, ended[`spanpool_tracing_spans_total{result="sent"}`], "room is given back")
+	require.EqualValues(t, more, ended[`spanpool_tracing_spans_total{result="dropped"}`])
+}
