@@ -247,28 +247,41 @@ func TestContiguousIsWhatIsOnePairAgainstFlatMemory(t *testing.T) {
 	require.False(t, ok, "left to the walk")
 }
 
-// What OnePair answers is all that ForEachPair emits; what it leaves to that is more pages, or refused.
+// What OnePair answers is all that ForEachPair emits; what it leaves to that is more pages, or refused. All small layouts and runs
+// are tried: drawn ones are hardly ever right on both sides.
 func TestOnePairIsAllOfForEachPair(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		layout := func(name string) domain.Layout {
-			size := rapid.Uint64Range(0, 20).Draw(t, name+" page size")
-			l := domain.Layout{Pages: pagesFrom(3, uint32(rapid.IntRange(0, 3).Draw(t, name+" page")), 4)[:rapid.IntRange(0, 2).Draw(t, name+" pages")], PageSize: size}
-			l.Size = rapid.Uint64Range(0, 40).Draw(t, name+" size")
-			return l
+	type side struct {
+		domain.Layout
+		domain.Run
+	}
+	var sides []side
+	for _, pages := range [][]domain.PageRef{nil, pagesFrom(3, 0, 1), pagesFrom(4, 2, 1), pagesFrom(3, 1, 2)} {
+		for _, pageSize := range []uint64{0, 1, 3} {
+			for size := range uint64(5) {
+				for _, off := range []uint64{0, 1, 3, math.MaxUint64} {
+					for n := range uint64(4) {
+						sides = append(sides, side{domain.Layout{Pages: pages, PageSize: pageSize, Size: size}, domain.Run{Off: off, Len: n}})
+					}
+				}
+			}
 		}
-		run := func(name string) domain.Run {
-			return domain.Run{Off: rapid.OneOf(rapid.Uint64Range(0, 25), rapid.Just(uint64(math.MaxUint64))).Draw(t, name+" off"), Len: rapid.Uint64Range(0, 25).Draw(t, name+" len")}
+	}
+	answered := 0
+	for _, a := range sides {
+		for _, b := range sides {
+			if len(a.Pages) != 1 && len(b.Pages) != 1 {
+				continue
+			}
+			p, ok := domain.OnePair(&a.Layout, a.Run, &b.Layout, b.Run)
+			var all []domain.Pair
+			err := domain.ForEachPair(a.Layout, a.Run, b.Layout, b.Run, func(p domain.Pair) bool { all = append(all, p); return true })
+			if due := err == nil && len(a.Pages) == 1 && len(b.Pages) == 1; ok != due || due && (len(all) != 1 || all[0] != p) {
+				t.Fatalf("%+v with %+v: %v, %+v, due %v, %+v", a, b, ok, p, due, all)
+			}
+			if ok {
+				answered++
+			}
 		}
-		a, b, ar, br := layout("a"), layout("b"), run("a"), run("b")
-		if rapid.Bool().Draw(t, "same length") {
-			br.Len = ar.Len
-		}
-		var all []domain.Pair
-		err := domain.ForEachPair(a, ar, b, br, func(p domain.Pair) bool { all = append(all, p); return true })
-		p, ok := domain.OnePair(&a, ar, &b, br)
-		require.Equal(t, err == nil && len(a.Pages) == 1 && len(b.Pages) == 1, ok)
-		if ok {
-			require.Equal(t, []domain.Pair{p}, all)
-		}
-	})
+	}
+	require.Greater(t, answered, 100)
 }
