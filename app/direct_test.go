@@ -162,6 +162,10 @@ func TestMemoryIsDeregisteredWhenItsCallsHaveEnded(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, ended)
 		require.ErrorIs(t, b.DeregisterMemory(t.Context(), id), ports.ErrNotFound, "somebody waits for it already")
+		out := make([]ports.Result, 1)
+		require.NoError(t, b.BatchGetRanges(t.Context(), &ports.GetBatch{Namespace: namespace, Keys: keysOf("k"), End: []uint32{1},
+			Ranges: []domain.Range{{Len: 1}}, Regions: r.batch.Regions}, out))
+		require.Equal(t, ports.NotRegistered, out[0].Status, "no further call gets it")
 		g.Open()
 		require.NoError(t, <-ended)
 		r.forget = func() {}
