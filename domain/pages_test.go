@@ -154,6 +154,18 @@ func TestPagesOfAMediumFullOfHolesAreScattered(t *testing.T) {
 	require.NoError(t, p.check())
 }
 
+// TestARunOverWordsOfTheBitmapIsFoundFromTheMiddleOfOne: it begins 14 pages before the end of a word, behind a hole that is too small.
+func TestARunOverWordsOfTheBitmapIsFoundFromTheMiddleOfOne(t *testing.T) {
+	p := NewPages([]uint32{256}, false)
+	all := make([]PageRef, 256)
+	require.True(t, p.Allocate(all))
+	p.Release(all[:3])
+	p.Release(all[50:150])
+	got := make([]PageRef, 100)
+	require.True(t, p.Allocate(got))
+	require.Equal(t, all[50:150], got)
+}
+
 func TestPagesReleasedTwicePanic(t *testing.T) {
 	p := NewPages([]uint32{4, 4}, false)
 	dst := make([]PageRef, 2)
