@@ -124,6 +124,38 @@ func TestWaiterLeavesUnderItsOwnContext(t *testing.T) {
 	})
 }
 
+// TestAFlightIsNoWordToWhoHasLeftIt: the next call works with what the one that left worked with, and waits for a flight of its own.
+func TestAFlightIsNoWordToWhoHasLeftIt(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a, b := w.pair(place{}, place{Config: noPull, pages: 16})
+		const large = 2_000 * kib // more than b's medium: it goes by the arena
+		a.put(objectSize, "k")
+		a.put(large, "l")
+		var left, own faults.Gate
+		b.fail(when("Link", "Op", purpose(ports.PurposeGet), hold(&left)))
+		first := b.begin(t.Context(), 0, part("k", 0, 1_000))
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		leaver := b.begin(ctx, 0, part("k", 0, 1_000))
+		synctest.Wait()
+		cancel()
+		require.Equal(t, ports.Cancelled, leaver.wait()[0].Status)
+		b.fail(when("Link", "Op", purpose(ports.PurposeGet), hold(&own)))
+		next := b.begin(t.Context(), 0, part("l", 0, 1_000))
+		synctest.Wait()
+		left.Open()
+		require.Equal(t, ports.Hit, first.wait()[0].Status)
+		synctest.Wait()
+		select {
+		case <-next.done:
+			require.Fail(t, "it ended before its own bytes were there")
+		default:
+		}
+		own.Open()
+		require.Equal(t, ports.Hit, next.wait()[0].Status)
+	})
+}
+
 // TestReaderOvertakesThePull: the pull has queued the rest of the object and may not send it while a call waits for first bytes.
 func TestReaderTakesOverWhatThePullHasQueuedAndNotSubmitted(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
