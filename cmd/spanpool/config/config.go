@@ -3,6 +3,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/knadh/koanf/providers/rawbytes"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+	yamlv3 "go.yaml.in/yaml/v3"
 
 	"github.com/spanpool/spanpool/app"
 	"github.com/spanpool/spanpool/ports"
@@ -176,7 +178,7 @@ func loadFile(path string, from map[string]origin) error {
 	if path == "" {
 		return nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := readFile(path, maxFile)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
@@ -185,6 +187,9 @@ func loadFile(path string, from map[string]origin) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	var errs []error
+	if n := documents(data); n > 1 {
+		errs = append(errs, fmt.Errorf("%s: %d YAML documents, want one: the others would not count", path, n))
+	}
 	for _, key := range twice(file) {
 		errs = append(errs, fmt.Errorf("%s (%s): it stands there twice, nested and with dots", key, path))
 	}
@@ -204,6 +209,41 @@ func loadFile(path string, from map[string]origin) error {
 		from[key] = origin{text, path}
 	}
 	return errors.Join(errs...)
+}
+
+// What files may have; the numbers are arbitrary, far above what there is to say. A name may be that of a device without an end.
+const (
+	maxFile   = 1 << 20
+	maxSecret = 64 << 10
+)
+
+// readFile reads a file of at most so many bytes.
+func readFile(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("%s holds more than %d bytes", path, most)
+	}
+	return data, err
+}
+
+// documents counts the YAML documents that say something, up to one that is none.
+func documents(data []byte) (n int) {
+	for d := yamlv3.NewDecoder(bytes.NewReader(data)); ; {
+		var doc any
+		switch err := d.Decode(&doc); {
+		case errors.Is(err, io.EOF):
+			return n
+		case err != nil:
+			return n + 1
+		case doc != nil:
+			n++
+		}
+	}
 }
 
 // twice finds the settings that a file gives in both of its forms: which of the two counted would be by chance.
@@ -302,9 +342,9 @@ const maxSocket = 107 - len(".fd")
 // minSecret is below any generated secret; the number is arbitrary.
 const minSecret = 16
 
-// ReadSecret is what a file holds, less the white space around it.
+// ReadSecret is what a file of at most 64 KiB holds, less the white space around it.
 func ReadSecret(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path, maxSecret)
 	if err != nil {
 		return nil, err
 	}

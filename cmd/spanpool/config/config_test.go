@@ -154,6 +154,32 @@ func TestUnknownKeysAreErrorsThatNameThem(t *testing.T) {
 	require.ErrorContains(t, err, "/nowhere/f.yaml")
 }
 
+func TestAFileIsOneDocumentOfBoundedSize(t *testing.T) {
+	for content, fine := range map[string]bool{
+		"":                                      true,
+		"# nothing\n---\n":                      true,
+		"---\nlease: 1s\n":                      true,
+		"# a comment\n---\n# more\nlease: 1s\n": true,
+		"lease: 1s\n---\n":                      true,
+		"lease: 1s\n---\n# no more\n":           true,
+		"lease: 1s\n---\nhold: 1s\n":            false,
+		"lease: 1s\n---\n: [nonsense":           false,
+		"---\nlease: 1s\n---\nholds: 1s\n":      false,
+		"---\nlease: 1s\n--- # two\n\nhold: 1s": false,
+	} {
+		_, err := load(t, nil, "--config", file(t, "f.yaml", content))
+		if fine {
+			require.NoError(t, err, "%q", content)
+		} else {
+			require.ErrorContains(t, err, "2 YAML documents, want one", "%q", content)
+		}
+	}
+	_, err := load(t, nil, "--config", file(t, "f.yaml", strings.Repeat("#", maxFile+1)))
+	require.ErrorContains(t, err, "holds more than 1048576 bytes")
+	_, err = load(t, nil, "--config", "/dev/zero")
+	require.ErrorContains(t, err, "holds more than 1048576 bytes")
+}
+
 // TestVariablesOfOthersAreNoSettings: an engine's, which may share the daemon's container, and those that Kubernetes sets there for a
 // service that is called spanpool. What only looks like them is still a mistake.
 func TestVariablesOfOthersAreNoSettings(t *testing.T) {
@@ -241,7 +267,7 @@ func TestAValueOfAnUnknownKeyIsNotPrinted(t *testing.T) {
 }
 
 func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
-	short := file(t, "short", "too short")
+	short, long := file(t, "short", "too short"), file(t, "long", strings.Repeat("s", maxSecret+1))
 	for _, tt := range []struct {
 		args []string
 		key  string
@@ -257,6 +283,9 @@ func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 		{[]string{"--data-listen", "127.0.0.1:"}, "data.listen"},
 		{[]string{"--http", "127.0.0.1:http"}, "http"},
 		{[]string{"--data-advertise", "node.example:-1"}, "data.advertise"},
+		{[]string{"--data-advertise", "node.example:0"}, "data.advertise"},
+		{[]string{"--tracing-otlp", "127.0.0.1:0"}, "tracing.otlp"},
+		{[]string{"--secret-file", long}, "secret_file"},
 		{[]string{"--data-advertise", "0.0.0.0:7401"}, "data.advertise"},
 		{[]string{"--data-advertise", ":7401"}, "data.advertise"},
 		{[]string{"--peers", "b=h:0"}, "peers"},

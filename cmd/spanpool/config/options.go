@@ -27,7 +27,7 @@ var options = []option{
 	{key: "node.id", help: "stable name of this node; default: the host's name", set: func(s *Settings, t string) error { s.ID = ports.PeerID(t); return nil }},
 	{key: "listen", value: "127.0.0.1:7400", help: "address of the control plane (gRPC)", set: address(func(s *Settings) *string { return &s.Listen })},
 	{key: "data.listen", value: "127.0.0.1:7401", help: "address of the tcp transport", set: address(func(s *Settings) *string { return &s.DataListen })},
-	{key: "data.advertise", help: "address that peers dial for data; default: what data.listen is bound to", set: optionalAddress(func(s *Settings) *string { return &s.DataAdvertise })},
+	{key: "data.advertise", help: "address that peers dial for data; default: what data.listen is bound to", set: dialled(func(s *Settings) *string { return &s.DataAdvertise })},
 	{key: "data.connections", value: "4", help: "data connections a peer", set: count(1, 16, func(s *Settings) *uint64 { return &s.DataConnections })},
 	{key: "peers", help: "the other nodes, as ID=HOST:PORT, separated by commas; default: none", set: setPeers},
 	{key: "secret_file", help: "file with the secret that all nodes share; default: none", set: text(func(s *Settings) *string { return &s.SecretFile })},
@@ -85,7 +85,7 @@ var options = []option{
 	{key: "breaker.min", value: "1s", help: "first time for which a failed peer is left out", set: duration(func(s *Settings) *time.Duration { return &s.Node.BreakerMin })},
 	{key: "breaker.max", value: "10s", help: "longest such time", set: duration(func(s *Settings) *time.Duration { return &s.Node.BreakerMax })},
 	{key: "tracing.otlp", help: "HOST:PORT of an OTLP collector (gRPC, no TLS: one on this host) that takes a span of each batch; default: none",
-		set: optionalAddress(func(s *Settings) *string { return &s.TracingOTLP })},
+		set: dialled(func(s *Settings) *string { return &s.TracingOTLP })},
 	{key: "tracing.sample", value: "1", help: "share of the traces that begin here that is kept", set: share(func(s *Settings) *float64 { return &s.TracingSample })},
 	{key: "drain", value: "10s", help: "time for calls in progress to end at SIGTERM", set: duration(func(s *Settings) *time.Duration { return &s.Drain })},
 	{key: "log.level", value: "info", help: "debug, info, warn, error", set: oneOf(func(s *Settings) *string { return &s.LogLevel }, "debug", "info", "warn", "error")},
@@ -111,11 +111,15 @@ func isPort(t string) bool {
 	return err == nil
 }
 
-func optionalAddress(field func(*Settings) *string) func(*Settings, string) error {
+// dialled is an address that others, or we, dial; it may be left out.
+func dialled(field func(*Settings) *string) func(*Settings, string) error {
 	set := address(field)
 	return func(s *Settings, t string) error {
 		if t == "" {
 			return nil
+		}
+		if strings.HasSuffix(t, ":0") {
+			return errors.New("want HOST:PORT ([ADDRESS]:PORT for IPv6), PORT from 1 to 65535: nobody can dial port 0")
 		}
 		return set(s, t)
 	}
